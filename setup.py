@@ -1,0 +1,45 @@
+"""Packaging for creditjax: a light core, everything heavier behind an extra."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "creditjax" / "version.py").read_text()).group(1)
+
+CORE = ["jax>=0.10", "chex>=0.1.90", "numpy>=2.0"]
+EXTRAS = {
+    # Everything `experiments/train.py` imports.
+    "train": [
+        "absl-py>=2.1",
+        "array_record>=0.8",
+        "clu>=0.0.12",
+        "flax>=0.12",
+        "gymnax>=1.0",
+        "ml-collections>=1.0",
+        "optax>=0.2.5",
+        "orbax-checkpoint>=0.11",
+        "reasoning-gym>=0.1.20",
+        "tensorboardX>=2.6",
+        "tensorflow-datasets>=4.9.8",
+        "tqdm>=4.66",
+    ],
+    "test": ["hypothesis>=6.100", "mypy>=1.10", "optax>=0.2.5", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.8"],
+    "docs": ["matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"],
+}
+EXTRAS["all"] = sorted({requirement for group in EXTRAS.values() for requirement in group})
+
+setuptools.setup(
+    name="creditjax",
+    version=VERSION,
+    description="Composable credit assignment for reinforcement learning in JAX.",
+    long_description=(ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["creditjax", "creditjax.*"]),
+    package_data={"creditjax": ["py.typed"]},
+    install_requires=CORE,
+    extras_require=EXTRAS,
+)

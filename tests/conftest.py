@@ -1,0 +1,16 @@
+"""Eight virtual CPU devices and a persistent compilation cache, set before JAX is imported."""
+
+import os
+import pathlib
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent.parent / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import hypothesis
+
+# Deadlines would time the compiler; derandomised, a failure is the same on every machine.
+hypothesis.settings.register_profile("creditjax", deadline=None, derandomize=True, max_examples=25)
+hypothesis.settings.load_profile("creditjax")

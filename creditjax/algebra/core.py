@@ -1,0 +1,206 @@
+"""A piece of an estimator: a pure function with its hyperparameters, its levels and its needs.
+
+A :class:`Transform` is a pytree. Float hyperparameters are float32 leaves, so that a sweep over them does not recompile and
+`vmap` over one works; everything else is static. A piece whose scope is "group" is written for one group (leading axis ``[G]``)
+and is vmapped over prompts here and nowhere else; a "batch" piece sees ``[P, G]`` and adds over the mesh through its
+:class:`Context`; a "tree" piece is a combinator and runs its children.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+import functools
+import inspect
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from creditjax.algebra.credit import Credit, Level
+from creditjax.trajectory import Trajectory, signal_spec
+
+Array = jax.Array
+
+
+class Context(NamedTuple):
+    """What a piece may know beside the batch.
+
+    Attributes:
+      step: i32 scalar, the training step, for schedules.
+      mesh_axes: names of the mesh axes over which the prompts are split when running under `shard_map`; static.
+    """
+
+    step: Array
+    mesh_axes: tuple[str, ...] = ()
+
+    def sum(self, x: Array) -> Array:
+        """Sum of a per-shard number over all shards."""
+        return jax.lax.psum(x, self.mesh_axes) if self.mesh_axes else x
+
+    def max(self, x: Array) -> Array:
+        """Maximum of a per-shard number over all shards."""
+        return jax.lax.pmax(x, self.mesh_axes) if self.mesh_axes else x
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A hyperparameter that moves linearly from `start` to `stop` over steps `begin` to `begin + length`."""
+
+    start: Any
+    stop: Any
+    begin: Any
+    length: Any
+
+    def __call__(self, step: Array) -> Array:
+        """The value at `step`."""
+        ramp = jnp.clip((step - self.begin) / jnp.maximum(self.length, 1e-6), 0.0, 1.0)
+        return self.start + (self.stop - self.start) * ramp
+
+
+def linear_schedule(start: float, stop: float, length: float, begin: float = 0.0) -> Schedule:
+    """A :class:`Schedule`; give it wherever a piece takes a float."""
+    return Schedule(*(np.float32(x) for x in (start, stop, begin, length)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """One piece: a source (`takes` is None), a transform, or a combinator of both.
+
+    Attributes:
+      fn: the pure function behind it.
+      name: what `explain` prints.
+      takes: levels it accepts, or None for a source.
+      gives: the level it returns, or None for "the level it was given".
+      needs: fields and signals that the batch has to have.
+      uses: fields and signals that it reads when the batch has them.
+      scope: "group", "batch" or "tree".
+      hyperparameters: float32 leaves or schedules, by name.
+      static: everything else it was made with.
+      children: the pieces inside a combinator.
+    """
+
+    fn: Callable
+    name: str
+    takes: frozenset[Level] | None
+    gives: Level | None
+    needs: tuple[str, ...]
+    uses: tuple[str, ...]
+    scope: str
+    static: tuple[tuple[str, Any], ...]
+    hyperparameters: Mapping[str, Any]
+    children: tuple["Transform", ...]
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it starts a chain; an estimator is a piece that does."""
+        return self.takes is None
+
+    def level_after(self, level: Level | None) -> Level:
+        """The level it returns when it is given `level`."""
+        return self.gives if self.gives is not None else level  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        said = [f"{k}={_show(v)}" for k, v in (*self.static, *self.hyperparameters.items())]
+        return f"{self.name}({', '.join([*map(repr, self.children), *said])})"
+
+
+jax.tree_util.register_dataclass(
+    Transform,
+    data_fields=["hyperparameters", "children"],
+    meta_fields=["fn", "name", "takes", "gives", "needs", "uses", "scope", "static"],
+)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, np.generic) or (hasattr(value, "ndim") and not isinstance(value, jax.core.Tracer) and value.ndim == 0):
+        return f"{float(value):.7g}"
+    if isinstance(value, Schedule):
+        return f"{_show(value.start)}→{_show(value.stop)}"
+    return repr(value) if isinstance(value, str | int | bool | tuple | type(None)) else "…"
+
+
+def as_leaf(name: str, value: Any) -> Any:
+    """A float hyperparameter as a float32 leaf (schedules pass through).
+
+    Raises:
+      TypeError: it is no number.
+    """
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, bool | str) or value is None or (not hasattr(value, "dtype") and not isinstance(value, int | float)):
+        raise TypeError(f"{name}: {value!r}, wanted a float or a schedule")
+    if isinstance(value, int | float):
+        return np.float32(value)
+    return value if value.dtype == np.float32 else value.astype(np.float32)
+
+
+def transform(
+    *,
+    takes: Level | Iterable[Level] | None,
+    gives: Level | None,
+    needs: tuple[str, ...] | Callable[..., tuple[str, ...]] = (),
+    uses: tuple[str, ...] = (),
+    scope: str = "group",
+) -> Callable[[Callable], Callable[..., Transform]]:
+    """Makes a public factory of pieces out of one pure function.
+
+    The function is called as ``fn(credit, batch, ...)``, a source as ``fn(batch, ...)``; with scope "batch" it also receives the
+    :class:`Context` before the hyperparameters, which are keyword-only. A hyperparameter annotated `float` becomes a float32
+    leaf; any other is static. The factory takes the hyperparameters, positionally too, and checks names and types.
+
+    Args:
+      takes: level or levels of credit it accepts; None makes a source.
+      gives: level of its result; None keeps the level it was given.
+      needs: fields and signals it cannot do without, or a function of the (bound) hyperparameters that returns them.
+      uses: fields and signals it reads when they are there.
+      scope: "group" (vmapped over prompts) or "batch".
+    """
+    levels = None if takes is None else frozenset([takes] if isinstance(takes, Level) else takes)
+
+    def decorate(fn: Callable) -> Callable[..., Transform]:
+        parameters = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        signature = inspect.Signature([p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters])
+
+        @functools.wraps(fn)
+        def factory(*args, **kwargs) -> Transform:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{fn.__name__}{signature}: {error}") from None
+            bound.apply_defaults()
+            leaves, static = {}, []
+            for p in parameters:
+                value = bound.arguments[p.name]
+                if p.annotation is float:
+                    leaves[p.name] = as_leaf(f"{fn.__name__}({p.name}=…)", value)
+                else:
+                    static.append((p.name, value))
+            required = needs(**bound.arguments) if callable(needs) else needs
+            return Transform(
+                fn, fn.__name__, levels, gives, required, uses, scope, tuple(static), leaves, ()
+            )
+
+        factory.__signature__ = signature.replace(return_annotation=Transform)  # type: ignore[attr-defined]
+        return factory
+
+    return decorate
+
+
+def run(piece: Transform, given: Credit | None, batch: Trajectory, context: Context) -> Credit:
+    """Runs one piece on a batch ``[P, G]``: combinators at batch level, group pieces vmapped over prompts."""
+    values = {k: v(context.step) if isinstance(v, Schedule) else v for k, v in piece.hyperparameters.items()}
+    call = functools.partial(piece.fn, **values, **dict(piece.static))
+    inputs = () if piece.is_source else (given,)
+    if piece.scope == "tree":
+        return call(piece.children, given, batch, context)
+    if piece.scope == "batch":
+        return call(*inputs, batch, context)
+    # Signals without a prompt axis are the same for every group.
+    shared = {name: x for name, x in batch.signals.items() if "P" not in signal_spec(name).axes}
+    own = {name: x for name, x in batch.signals.items() if name not in shared}
+
+    def one_group(inputs, group: Trajectory) -> Credit:
+        return call(*inputs, group.with_signals(**shared) if shared else group)
+
+    return jax.vmap(one_group)(inputs, batch.replace(signals=own) if shared else batch)

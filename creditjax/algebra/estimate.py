@@ -1,0 +1,139 @@
+"""Running an estimator, and looking into it: `estimate`, `credit_trace`, `explain`, `needs`."""
+
+import functools
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from creditjax.algebra.core import Context, Transform, _show, run
+from creditjax.algebra.credit import LIFT_NEEDS, Credit, lift
+from creditjax.trajectory import FIELDS, Trajectory, signal_spec
+
+Array = jax.Array
+
+# Every estimator sees these: where the policy acted, and who votes.
+_STRUCTURE = ("tokens", "action_mask", "outcome", "votes", "trajectory")
+
+
+def needs(estimator: Transform) -> tuple[str, ...]:
+    """Fields and signals that the batch has to have, the lift to tokens included."""
+    lifts = LIFT_NEEDS[estimator.gives] if estimator.gives else ()
+    return tuple(dict.fromkeys([*estimator.needs, *lifts]))
+
+
+def prune(estimator: Transform, batch: Trajectory) -> Trajectory:
+    """The batch with nothing but what the estimator reads.
+
+    Raises:
+      TypeError: `estimator` does not start with a source.
+      ValueError: the batch has not two leading axes, or lacks something, naming it, its axes and what produces it.
+    """
+    if not isinstance(estimator, Transform) or not estimator.is_source:
+        raise TypeError(f"estimator: {estimator!r}, wanted a source or a chain that starts with one, such as outcome()")
+    if not isinstance(batch, Trajectory):
+        raise TypeError(f"batch: {type(batch).__name__}, wanted a Trajectory")
+    if len(batch.batch_shape) != 2:
+        raise ValueError(f"tokens: shape {list(batch.tokens.shape)}, wanted [P, G, T]")
+    required = needs(estimator)
+    for name in required:
+        if batch.get(name) is None:
+            if name in FIELDS:
+                raise ValueError(f"{name}: absent, but {estimator.name} needs this field of the Trajectory")
+            spec = signal_spec(name)
+            raise ValueError(
+                f"signal {name!r}: absent, wanted {spec.dtype} [{', '.join(spec.axes)}] ({spec.meaning}); "
+                f"made by {spec.producer}"
+            )
+    kept = {*required, *estimator.uses}
+    dropped = {name: None for name in FIELDS if name not in kept and name not in _STRUCTURE}
+    signals = {name: x for name, x in batch.signals.items() if name in kept}
+    segments = batch.num_segments if "segment" in kept or any("K" in a for n in signals for a in signal_spec(n).axes) else 0
+    # A batch of another K is another shape only where K matters, so an unused K must not retrace.
+    return batch.replace(**dropped, signals=signals, num_segments=segments)
+
+
+def estimate(
+    estimator: Transform,
+    batch: Trajectory,
+    *,
+    step: int | Array = 0,
+    mesh: Mesh | None = None,
+    mesh_axes: tuple[str, ...] = (),
+    stop_gradient: bool = True,
+) -> Credit:
+    """Credit of every acted position of a batch.
+
+    Args:
+      estimator: a source, or a chain that starts with one.
+      batch: rollouts ``[P, G, T]``, with what the estimator needs.
+      step: training step, for schedules.
+      mesh: run under `shard_map` with the prompts split over `mesh_axes` of this mesh; the numbers are the same.
+      mesh_axes: with `mesh`, the axes to split prompts over. Without a mesh, axes that the caller has mapped already.
+      stop_gradient: whether no gradient flows through credit (the library's rule) or it does.
+
+    Returns:
+      A `Credit` at token level: `value` and `valid` are ``[P, G, T]``, 0 and False outside `action_mask`.
+
+    Raises:
+      TypeError, ValueError: see :func:`prune`.
+    """
+    pruned = prune(estimator, batch)
+    step = jnp.asarray(step, jnp.int32)
+    if mesh is None:
+        return _estimate(estimator, pruned, step, mesh_axes, stop_gradient)
+    split = PartitionSpec(mesh_axes)
+    specs = jax.tree.map(lambda x: split, pruned)
+    shared = {name: PartitionSpec() for name in pruned.signals if "P" not in signal_spec(name).axes}
+    specs = jax.tree_util.tree_unflatten(jax.tree.structure(pruned), jax.tree.leaves(specs))
+    if shared:
+        object.__setattr__(specs, "signals", {**specs.signals, **shared})
+    body = functools.partial(_estimate, mesh_axes=mesh_axes, stop_gradient=stop_gradient)
+    return jax.shard_map(
+        body, mesh=mesh, in_specs=(PartitionSpec(), specs, PartitionSpec()), out_specs=split, check_vma=False
+    )(estimator, pruned, step)
+
+
+@functools.partial(jax.jit, static_argnames=("mesh_axes", "stop_gradient"))
+def _estimate(estimator: Transform, batch: Trajectory, step: Array, mesh_axes: tuple[str, ...], stop_gradient: bool) -> Credit:
+    credit = lift(run(estimator, None, batch, Context(step, mesh_axes)), batch)
+    return jax.lax.stop_gradient(credit) if stop_gradient else credit
+
+
+def credit_trace(estimator: Transform, batch: Trajectory, *, step: int | Array = 0) -> list[tuple[str, Credit]]:
+    """The credit after every piece of a chain, at the piece's own level: pairs (piece as `explain` prints it, credit)."""
+    pruned = prune(estimator, batch)
+    context = Context(jnp.asarray(step, jnp.int32))
+    credit: Any = None
+    trace = []
+    for piece in estimator.children if estimator.name == "chain" else (estimator,):
+        credit = run(piece, credit, pruned, context)
+        trace.append((repr(piece), credit))
+    return trace
+
+
+def explain(estimator: Transform) -> str:
+    """The estimator as an indented tree: pieces with hyperparameters, the level after each, and what each needs."""
+    lines = [*_explain(estimator, None, 0)[0]]
+    lines.append(f"→ tokens; needs: {', '.join(needs(estimator)) or 'outcome alone'}")
+    return "\n".join(lines)
+
+
+def _explain(piece: Transform, level: Any, depth: int) -> tuple[list[str], Any]:
+    indent = "  " * depth
+    hyperparameters = [f"{k}={_show(v)}" for k, v in piece.hyperparameters.items()]
+    static = [f"{k}={_show(v)}" for k, v in piece.static if k != "join"]
+    after = piece.level_after(level)
+    if piece.name == "chain":
+        lines = []
+        for child in piece.children:
+            more, level = _explain(child, level, depth)
+            lines += more
+        return lines, level
+    level_said = f"  → {after!r}" if after else ""
+    wanted = f"  needs {', '.join(piece.needs)}" if piece.needs and not piece.children else ""
+    lines = [f"{indent}{piece.name}({', '.join(static + hyperparameters)}){level_said}{wanted}"]
+    for child in piece.children:
+        lines += _explain(child, None if child.is_source else level, depth + 1)[0]
+    return lines, after

@@ -1,0 +1,118 @@
+"""Statistics over one group: plain arrays ``[G]`` in, plain arrays out.
+
+`weight` f32 ``[G]`` says how much each row counts: 0 for a row that does not vote, 1 for a rollout of its own row, 1/n for
+each of the n rows that one rollout was cut into (such rows carry the same number, and vote once together). A row of weight 0
+gets 0 and changes nobody else's result, whatever it contains. A group of one rollout has nobody to be compared with:
+its result is 0, unless ``single="raw"`` asks for what several reference implementations do (mean 0, spread 1).
+"""
+
+import jax
+from jax import numpy as jnp
+
+from creditjax import numerics
+
+Array = jax.Array
+
+SINGLE = ("zero", "raw")
+
+
+def _check_single(single: str) -> None:
+    if single not in SINGLE:
+        raise ValueError(f"single: {single!r}, wanted one of {SINGLE}")
+
+
+def is_alone(weight: Array) -> Array:
+    """Whether fewer than two rollouts vote."""
+    return jnp.sum(weight) < 1.5
+
+
+def is_constant(x: Array, weight: Array, tolerance: float = 1e-6) -> Array:
+    """Whether the raw values of all voters are equal, up to `tolerance` relative to the largest of them.
+
+    Judged on the values and not on their standard deviation: equal values can leave rounding noise in a mean, and dividing that
+    noise by itself plus an epsilon would make it credit.
+    """
+    high, low = numerics.masked_max(x, weight), numerics.masked_min(x, weight)
+    return ~(high - low > tolerance * jnp.maximum(jnp.abs(high), jnp.abs(low)))
+
+
+def center(x: Array, weight: Array, *, mean_weight: Array | None = None, single: str = "zero") -> Array:
+    """``x - mean``, the mean over voters weighted by `mean_weight` (default `weight`), f32 ``[G]``.
+
+    >>> center(jnp.array([1.0, 0.0, 2.0]), jnp.ones(3)).tolist()
+    [0.0, -1.0, 1.0]
+    """
+    _check_single(single)
+    mean_weight = weight if mean_weight is None else mean_weight
+    mean = numerics.masked_mean(x, mean_weight)
+    if single == "raw":
+        mean = jnp.where(is_alone(weight), 0.0, mean)
+    constant = is_constant(x, weight) if single == "zero" else is_constant(x, weight) & ~is_alone(weight)
+    return jnp.where((weight > 0) & ~constant, numerics.select(x, weight) - mean, 0.0)
+
+
+def normalize(
+    x: Array,
+    weight: Array,
+    *,
+    ddof: int = 1,
+    eps: float | Array = 1e-6,
+    mean_weight: Array | None = None,
+    single: str = "zero",
+) -> Array:
+    """``(x - mean) / (std + eps)`` over the voters of a group, f32 ``[G]`` (Shao et al. 2024, arXiv:2402.03300).
+
+    A group whose raw values are all equal gets exactly 0. `ddof` is 1 in most trainers and 0 in some papers.
+
+    >>> [round(x, 4) for x in normalize(jnp.array([1.0, 0.0, 1.0]), jnp.ones(3), eps=0.0).tolist()]
+    [0.5774, -1.1547, 0.5774]
+    """
+    counts = weight if mean_weight is None else mean_weight
+    centred = center(x, weight, mean_weight=mean_weight, single=single)
+    std = numerics.masked_std(x, counts, ddof=ddof)
+    if single == "raw":
+        std = jnp.where(is_alone(weight), 1.0, std)
+    return numerics.safe_divide(centred, std + eps)
+
+
+def leave_one_out(x: Array, weight: Array, *, single: str = "zero") -> Array:
+    """``x_i - mean_{j != i} x_j``, f32 ``[G]`` (Kool et al. 2019; Ahmadian et al. 2024, arXiv:2402.14740).
+
+    >>> leave_one_out(jnp.array([1.0, 0.0, 2.0]), jnp.ones(3)).tolist()
+    [0.0, -1.5, 1.5]
+    """
+    n = jnp.sum(weight)
+    scale = jnp.where(n > 1.5, n / jnp.where(n > 1.5, n - 1, 1.0), 1.0)
+    return scale * center(x, weight, single=single)
+
+
+def mean_normalize(x: Array, weight: Array, *, eps: float | Array = 1e-6) -> Array:
+    """``(x - mean) / (mean + eps)`` for rewards >= 0, f32 ``[G]``: the weight 1/K of maximum-likelihood RL (arXiv:2602.02710).
+
+    With K of N binary rewards at 1, the expectation of the induced gradient is that of the log-likelihood, truncated at order N.
+    """
+    return numerics.safe_divide(center(x, weight), numerics.masked_mean(x, weight) + eps)
+
+
+def top_margin(x: Array, weight: Array, *, ddof: int = 1, eps: float | Array = 1e-6, divide: bool = False) -> Array:
+    """``x_max - x_second`` for the best voter, 0 for the others, f32 ``[G]``: the pass@k advantage (arXiv:2503.19595).
+
+    Ties for the best leave a margin of 0. Rows of one rollout count as one; all rows of the best rollout are paid.
+
+    Args:
+      x: f32 ``[G]``.
+      weight: f32 ``[G]``.
+      ddof: of the standard deviation.
+      eps: added to it.
+      divide: whether to divide by ``std + eps``.
+    """
+    voters = weight > 0
+    best = numerics.masked_max(x, weight)
+    is_best = voters & (x == best)
+    best_mass = jnp.sum(jnp.where(is_best, weight, 0.0))
+    second = numerics.masked_max(x, voters & ~is_best)
+    # More than one rollout at the top: the second best equals the best.
+    margin = jnp.where((best_mass < 1.5) & jnp.isfinite(second), best - jnp.where(jnp.isfinite(second), second, 0.0), 0.0)
+    if divide:
+        margin = numerics.safe_divide(margin, numerics.masked_std(x, weight, ddof=ddof) + eps)
+    return jnp.where(is_best, margin, 0.0)

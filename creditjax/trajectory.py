@@ -54,6 +54,12 @@ SIGNALS: dict[str, SignalSpec] = {
     "observation": SignalSpec(
         ("P", "G", "T", "F"), "float32", "what the policy saw before it acted at t (classical control)", "the samplers"
     ),
+    "next_observation": SignalSpec(
+        ("P", "G", "T", "F"),
+        "float32",
+        "what the environment showed after the action at t: of the true next state, never of a reset",
+        "the samplers",
+    ),
     "value": SignalSpec(_PGT, "float32", "V of the state in which position t was acted", _POLICY, ("values",)),
     "next_value": SignalSpec(
         _PGT,

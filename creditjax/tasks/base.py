@@ -112,12 +112,14 @@ class ControlTask(Protocol):
       num_actions: discrete actions.
       observation_size: F, the length of the flattened observation.
       length: T.
+      auto_reset: whether a new episode begins in the same row after one has ended.
       eval_size: number of held-out start states.
     """
 
     num_actions: int
     observation_size: int
     length: int
+    auto_reset: bool
     eval_size: int
 
     def prompts(self, split: str, start: int, count: int) -> Prompts:

@@ -55,7 +55,35 @@ class Policy(Protocol):
     ) -> PolicyOutput:
         """Teacher-forced pass over the batch's tokens, any leading axes.
 
-        With the `sampling` and the parameters that produced the batch, `logprob` equals the batch's to 1e-4 (the sampled
-        token always belongs to its own support, so an off-policy value is finite too).
+        With the `sampling` and the parameters that produced the batch, `logprob` equals the batch's to 1e-4 (the
+        sampled token always belongs to its own support, so an off-policy value is finite too).
         """
+        ...
+
+
+class DecodeState(NamedTuple):
+    """Where B rows stand in a rollout of S positions.
+
+    Attributes:
+      logits: f32 ``[B, V]``, raw logits of the next token, those after the last real token.
+      mask: bool ``[B, S]``, positions that hold a real token so far.
+      cache: a pytree whose leaves are ``[layers, B, S, ...]``.
+    """
+
+    logits: Array
+    mask: Array
+    cache: Any
+
+
+class TextPolicy(Policy, Protocol):
+    """A policy over tokens that the decode loop can advance."""
+
+    def start(self, params: Params, rows: int, length: int) -> DecodeState:
+        """State of `rows` empty rows with room for `length` positions."""
+        ...
+
+    def extend(
+        self, params: Params, state: DecodeState, tokens: Array, mask: Array, position: int | Array
+    ) -> DecodeState:
+        """Feeds `tokens` i32 ``[B, n]``, real where `mask`, to the positions from `position` on of every row."""
         ...

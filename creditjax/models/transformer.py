@@ -1,0 +1,396 @@
+"""A decoder-only transformer of the Llama shape, and the policy over it.
+
+RMSNorm before each block, rotary positions (the rotate-half form), grouped-query attention, SwiGLU, tied or untied
+output (Touvron et al. 2023, arXiv:2302.13971; Su et al. 2021, arXiv:2104.09864; Ainslie et al. 2023, arXiv:2305.13245;
+Shazeer 2020, arXiv:2002.05202). Every projection has its own kernel ``[in, out]``, heads flattened into `out` with the
+query heads of one key head next to each other, so a published checkpoint is loaded by transposing its matrices.
+
+The layers are stacked along a leading axis and scanned: one is compiled, however many there are. `PARAMETER_AXES` names
+the axes of every parameter, for sharding rules.
+
+Where a token is real is said by one mask and nothing else: padding may lie at the left, at the right or in the middle,
+rotary positions count real tokens, and the distribution at a position is computed from the last real token before it.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+import math
+
+from flax import linen as nn
+import jax
+from jax import lax
+from jax import numpy as jnp
+
+from creditjax.models.base import DecodeState, Params, PolicyOutput, Sampling
+from creditjax.models.sampling import token_statistics
+from creditjax.trajectory import SIGNALS, Trajectory
+
+Array = jax.Array
+
+PARAMETER_AXES: dict[str, tuple[str, ...]] = {
+    "embed/embedding": ("vocab", "embed"),
+    "layers/attention_norm/scale": ("layer", "norm"),
+    "layers/attention/query/kernel": ("layer", "embed", "heads"),
+    "layers/attention/key/kernel": ("layer", "embed", "kv_heads"),
+    "layers/attention/value/kernel": ("layer", "embed", "kv_heads"),
+    "layers/attention/output/kernel": ("layer", "heads", "embed"),
+    "layers/mlp_norm/scale": ("layer", "norm"),
+    "layers/mlp/gate/kernel": ("layer", "embed", "mlp"),
+    "layers/mlp/up/kernel": ("layer", "embed", "mlp"),
+    "layers/mlp/down/kernel": ("layer", "mlp", "embed"),
+    "norm/scale": ("norm",),
+    "unembed/kernel": ("embed", "vocab"),
+    "value/kernel": ("embed", "one"),
+    "value/bias": ("one",),
+}
+"""Path of each parameter and the names of its axes. `heads` and `kv_heads` are heads times head size, flattened."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Shape of a transformer. Hashable, so it may be a static argument.
+
+    Attributes:
+      vocab_size: V.
+      width: of the residual stream.
+      depth: number of layers.
+      heads: query heads.
+      kv_heads: key and value heads, a divisor of `heads`; 0 for as many as `heads`.
+      head_size: even; 0 for ``width / heads``.
+      mlp_width: hidden units of the SwiGLU; 0 for 8/3 of the width, rounded up to a multiple of 32.
+      rope_theta: base of the rotary frequencies.
+      norm_epsilon: added to the mean square in RMSNorm.
+      tied: the output kernel is the transposed embedding.
+      value_head: adds a scalar head on the normalised last hidden state, which starts at 0.
+      dtype: of activations and cache. Parameters, softmax, norms and outputs are float32.
+      remat: recompute each layer in the backward pass instead of keeping its activations.
+      logit_chunk: positions whose logits exist at one time in `evaluate`, 0 for all: memory ``B * chunk * V``.
+
+    Raises:
+      ValueError: sizes that do not fit each other.
+    """
+
+    vocab_size: int
+    width: int = 64
+    depth: int = 2
+    heads: int = 4
+    kv_heads: int = 0
+    head_size: int = 0
+    mlp_width: int = 0
+    rope_theta: float = 10_000.0
+    norm_epsilon: float = 1e-5
+    tied: bool = False
+    value_head: bool = False
+    dtype: str = "float32"
+    remat: bool = False
+    logit_chunk: int = 0
+
+    def __post_init__(self):
+        for name in ("vocab_size", "width", "depth", "heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)}, wanted at least 1")
+        if not self.head_size and self.width % self.heads:
+            raise ValueError(
+                f"width: {self.width}, wanted a multiple of heads={self.heads} when head_size is not given"
+            )
+        derived = {
+            "kv_heads": self.heads,
+            "head_size": self.width // self.heads,
+            "mlp_width": 32 * math.ceil(self.width * 8 / 3 / 32),
+        }
+        for name, size in derived.items():
+            object.__setattr__(self, name, getattr(self, name) or size)
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: {self.kv_heads}, wanted a divisor of heads={self.heads}")
+        if self.head_size % 2:
+            raise ValueError(f"head_size: {self.head_size}, wanted an even number (rotary positions pair its halves)")
+
+
+class RMSNorm(nn.Module):
+    """``x / sqrt(mean(x^2) + eps) * scale`` in float32 (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalises the last axis; the dtype stays."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32)
+        y = x.astype(jnp.float32)
+        y *= lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + self.config.norm_epsilon)
+        return (y * scale).astype(x.dtype)
+
+
+def _rotation(positions: Array, config: TransformerConfig) -> tuple[Array, Array]:
+    """Cosine and sine ``[B, n, 1, head_size / 2]`` of the rotary angles at integer `positions` ``[B, n]``."""
+    exponent = jnp.arange(0, config.head_size, 2, dtype=jnp.float32) / config.head_size
+    angle = positions[..., None, None].astype(jnp.float32) * config.rope_theta**-exponent
+    return jnp.cos(angle), jnp.sin(angle)
+
+
+def _rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
+    """Rotates the pairs (i, i + head_size / 2) of ``[B, n, heads, head_size]``."""
+    cos, sin = rotation
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def _dense(features: int, name: str, config: TransformerConfig, scale: float = 1.0) -> nn.Dense:
+    init = nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal")
+    return nn.Dense(features, use_bias=False, dtype=config.dtype, param_dtype=jnp.float32, kernel_init=init, name=name)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over earlier keys and the chunk's own."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: Array, rotation, visible: Array, past) -> tuple[Array, tuple[Array, Array]]:
+        """Attends from a chunk ``[B, n, width]``.
+
+        Args:
+          x: the chunk's normalised residual stream.
+          rotation: cosine and sine of its rotary angles.
+          visible: bool ``[B, n, m + n]``, which keys each query may read: m earlier ones, then the chunk's.
+          past: keys and values ``[B, m, kv_heads, head_size]``, rotated already.
+
+        Returns:
+          The output ``[B, n, width]``, and the chunk's keys and values.
+        """
+        c = self.config
+        rows, n, _ = x.shape
+        query = _dense(c.heads * c.head_size, "query", c)(x).reshape(rows, n, c.heads, c.head_size)
+        key = _dense(c.kv_heads * c.head_size, "key", c)(x).reshape(rows, n, c.kv_heads, c.head_size)
+        value = _dense(c.kv_heads * c.head_size, "value", c)(x).reshape(rows, n, c.kv_heads, c.head_size)
+        query = _rotate(query, rotation).reshape(rows, n, c.kv_heads, c.heads // c.kv_heads, c.head_size)
+        key = _rotate(key, rotation)
+        # Scores, not keys, are concatenated: the cache is read where it lies and never copied.
+        m = past[0].shape[1]
+        scores = jnp.concatenate([jnp.einsum("bnkgh,bmkh->bkgnm", query, k) for k in (past[0], key)], axis=-1)
+        scores = scores.astype(jnp.float32) / math.sqrt(c.head_size)
+        scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
+        weight = jax.nn.softmax(scores, axis=-1).astype(c.dtype)
+        mixed = jnp.einsum("bkgnm,bmkh->bnkgh", weight[..., :m], past[1])
+        mixed += jnp.einsum("bkgnm,bmkh->bnkgh", weight[..., m:], value)
+        mixed = mixed.reshape(rows, n, c.heads * c.head_size)
+        return _dense(c.width, "output", c, scale=0.5 / c.depth)(mixed), (key, value)
+
+
+class SwiGLU(nn.Module):
+    """``down(silu(gate(x)) * up(x))``."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Maps ``[..., width]`` to itself."""
+        c = self.config
+        hidden = nn.silu(_dense(c.mlp_width, "gate", c)(x)) * _dense(c.mlp_width, "up", c)(x)
+        return _dense(c.width, "down", c, scale=0.5 / c.depth)(hidden)
+
+
+class Block(nn.Module):
+    """One layer, in the form that `nn.scan` takes: carry and per-layer output."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: Array, rotation, visible: Array, past):
+        """Returns the residual stream and the chunk's keys and values."""
+        mixed, cache = Attention(self.config, name="attention")(
+            RMSNorm(self.config, name="attention_norm")(x), rotation, visible, past
+        )
+        x += mixed
+        return x + SwiGLU(self.config, name="mlp")(RMSNorm(self.config, name="mlp_norm")(x)), cache
+
+
+class Transformer(nn.Module):
+    """The network: `hidden` states of a chunk of tokens, and the heads that read them."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        """Names the parts; the names are those of `PARAMETER_AXES`."""
+        c = self.config
+        init = nn.initializers.normal(stddev=0.02)
+        block = nn.remat(Block, prevent_cse=False) if c.remat else Block
+        self.embed = nn.Embed(c.vocab_size, c.width, dtype=c.dtype, param_dtype=jnp.float32, embedding_init=init)
+        self.layers = nn.scan(
+            block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=(nn.broadcast, nn.broadcast, 0),
+            length=c.depth,
+        )(c)
+        self.norm = RMSNorm(c)
+        if not c.tied:
+            self.unembed = nn.Dense(
+                c.vocab_size, use_bias=False, dtype=c.dtype, param_dtype=jnp.float32, kernel_init=init
+            )
+        if c.value_head:
+            self.value = nn.Dense(1, param_dtype=jnp.float32, kernel_init=nn.initializers.zeros)
+
+    def __call__(self, tokens: Array, mask: Array):
+        """Logits and value at every position; what `init` traces."""
+        hidden, _ = self.hidden(tokens, mask)
+        return self.logits(hidden), self.values(hidden) if self.config.value_head else None
+
+    def hidden(self, tokens: Array, mask: Array, past=None, past_mask: Array | None = None):
+        """Normalised last hidden states of a chunk.
+
+        Args:
+          tokens: i32 ``[B, n]``.
+          mask: bool ``[B, n]``, where they are real.
+          past: keys and values ``[layers, B, m, kv_heads, head_size]`` of the positions before the chunk.
+          past_mask: bool ``[B, m]``, which of those are real.
+
+        Returns:
+          Hidden states ``[B, n, width]``, and the chunk's keys and values ``[layers, B, n, kv_heads, head_size]``.
+        """
+        c = self.config
+        rows, n = tokens.shape
+        if past is None:
+            empty = jnp.zeros((c.depth, rows, 0, c.kv_heads, c.head_size), c.dtype)
+            past, past_mask = (empty, empty), jnp.zeros((rows, 0), bool)
+        seen = jnp.sum(past_mask, axis=-1, dtype=jnp.int32, keepdims=True)
+        positions = jnp.maximum(seen + jnp.cumsum(mask, axis=-1, dtype=jnp.int32) - 1, 0)
+        order = jnp.arange(n)
+        own = (mask[:, None, :] & (order[None, :] < order[:, None])) | (order[None, :] == order[:, None])
+        # A query always sees itself: at padding this keeps the softmax defined, and nobody reads the result.
+        visible = jnp.concatenate([jnp.broadcast_to(past_mask[:, None], (rows, n, past_mask.shape[1])), own], axis=-1)
+        x = self.embed(jnp.where(mask, tokens, 0))
+        x, cache = self.layers(x, _rotation(positions, c), visible, past)
+        return self.norm(x), cache
+
+    def logits(self, hidden: Array) -> Array:
+        """Raw logits f32 ``[..., V]``."""
+        out = self.embed.attend(hidden) if self.config.tied else self.unembed(hidden)
+        return out.astype(jnp.float32)
+
+    def values(self, hidden: Array) -> Array:
+        """Scalar value f32 ``[...]``."""
+        return self.value(hidden.astype(jnp.float32))[..., 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerPolicy:
+    """A transformer as a `creditjax.models.base.TextPolicy`: teacher-forced evaluation, and decoding with a KV cache.
+
+    The state before any real token has the hidden state 0, so a row with an empty prompt starts from uniform logits.
+    """
+
+    config: TransformerConfig
+
+    @property
+    def module(self) -> Transformer:
+        """The linen module."""
+        return Transformer(self.config)
+
+    def init(self, key: Array) -> Params:
+        """Fresh float32 parameters; the paths are those of `PARAMETER_AXES`."""
+        return self.module.init(key, jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool))["params"]
+
+    def evaluate(
+        self, params: Params, batch: Trajectory, sampling: Sampling = Sampling(), statistics: Sequence[str] = ()
+    ) -> PolicyOutput:
+        """Teacher-forced pass, see `creditjax.models.base.Policy`.
+
+        `value` at t is read from the last real token before t. `next_value` at t is the value of the state in which the
+        next position was acted, whatever the environment said in between; at the last acted position it is the value
+        after the last real token of the row; it is 0 where the batch says `terminated`.
+
+        Args:
+          params: from `init`.
+          batch: any leading axes; needs the signal `token_mask`.
+          sampling: static.
+          statistics: any of `creditjax.models.sampling.STATISTICS`.
+
+        Raises:
+          ValueError: the batch has no `token_mask`, or a statistic is unknown.
+        """
+        if "token_mask" not in batch.signals:
+            spec = SIGNALS["token_mask"]
+            raise ValueError(f"signal token_mask {list(spec.axes)} is absent: {spec.meaning}; made by {spec.producer}")
+        shape, length = batch.tokens.shape, batch.length
+        tokens, mask, acted = (
+            x.reshape(-1, length) for x in (batch.tokens, batch.signals["token_mask"], batch.action_mask)
+        )
+        hidden, _ = self._apply(params, "hidden", tokens, mask)
+        order = jnp.arange(length)
+        latest = lax.cummax(jnp.where(mask, order, -1), axis=1)  # the last real token up to t
+        before = jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+        context = _gather(hidden, before)
+
+        found = self._statistics(params, context, tokens, sampling, tuple(statistics))
+        value = next_value = None
+        if self.config.value_head:
+            state_value = self._apply(params, "values", context)
+            final_value = self._apply(params, "values", _gather(hidden, latest[:, -1:]))
+            following = lax.cummin(
+                jnp.where(acted, order, length), axis=1, reverse=True
+            )  # the next acted position from t
+            following = jnp.pad(following[:, 1:], ((0, 0), (0, 1)), constant_values=length)
+            ahead = jnp.take_along_axis(state_value, jnp.minimum(following, length - 1), axis=1)
+            next_value = jnp.where(following < length, ahead, final_value)
+            if batch.terminated is not None:
+                next_value = jnp.where(batch.terminated.reshape(-1, length), 0.0, next_value)
+            value = jnp.where(acted, state_value, 0.0).reshape(shape)
+            next_value = jnp.where(acted, next_value, 0.0).reshape(shape)
+        found = {name: jnp.where(acted, x, 0.0).reshape(shape) for name, x in found.items()}
+        return PolicyOutput(found.pop("logprob"), found.pop("entropy"), value, next_value, found)
+
+    def start(self, params: Params, rows: int, length: int) -> DecodeState:
+        """An empty decode state, see `creditjax.models.base.TextPolicy`."""
+        c = self.config
+        cache = jnp.zeros((c.depth, rows, length, c.kv_heads, c.head_size), c.dtype)
+        logits = jnp.zeros((rows, c.vocab_size), jnp.float32)
+        return DecodeState(logits, jnp.zeros((rows, length), bool), (cache, cache))
+
+    def extend(
+        self, params: Params, state: DecodeState, tokens: Array, mask: Array, position: int | Array
+    ) -> DecodeState:
+        """Feeds a chunk through the cache, see `creditjax.models.base.TextPolicy`.
+
+        A static `position` reads only the part of the cache before it: a prefill at 0 costs one plain forward pass.
+        """
+        if tokens.shape[1] == 0:
+            return state
+        used = position if isinstance(position, int) else state.mask.shape[1]
+        past = jax.tree.map(lambda x: x[:, :, :used], state.cache)
+        hidden, new = self._apply(params, "hidden", tokens, mask, past, state.mask[:, :used])
+        latest = jnp.max(jnp.where(mask, jnp.arange(tokens.shape[1]), -1), axis=1)
+        logits = self._apply(params, "logits", _gather(hidden, latest[:, None])[:, 0])
+        return DecodeState(
+            logits=jnp.where(latest[:, None] >= 0, logits, state.logits),
+            mask=lax.dynamic_update_slice_in_dim(state.mask, mask, position, axis=1),
+            cache=jax.tree.map(lambda x, y: lax.dynamic_update_slice_in_dim(x, y, position, axis=2), state.cache, new),
+        )
+
+    def _apply(self, params: Params, method: str, *args):
+        return self.module.apply({"params": params}, *args, method=method)
+
+    def _statistics(self, params, context: Array, tokens: Array, sampling: Sampling, names: tuple[str, ...]):
+        # Rematerialised: the backward pass keeps [B, T, width] and makes the [B, T, V] arrays again.
+        @jax.checkpoint
+        def head(params, hidden, tokens):
+            return token_statistics(self._apply(params, "logits", hidden), tokens, sampling, names)
+
+        rows, length = tokens.shape
+        chunk = self.config.logit_chunk
+        if not 0 < chunk < length:
+            return head(params, context, tokens)
+        pad = -length % chunk
+        chunks = [
+            jnp.moveaxis(
+                jnp.pad(x, ((0, 0), (0, pad)) + ((0, 0),) * (x.ndim - 2)).reshape(rows, -1, chunk, *x.shape[2:]), 1, 0
+            )
+            for x in (context, tokens)
+        ]
+        found = lax.map(lambda xs: head(params, *xs), tuple(chunks))
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, -1)[:, :length], found)
+
+
+def _gather(hidden: Array, index: Array) -> Array:
+    """Rows of ``[B, T, width]`` at `index` ``[B, n]``, 0 where it is negative."""
+    picked = jnp.take_along_axis(hidden, jnp.maximum(index, 0)[..., None], axis=1)
+    return jnp.where(index[..., None] >= 0, picked, 0)

@@ -1,0 +1,58 @@
+"""Signals that one or two passes of a policy give."""
+
+from collections.abc import Sequence
+
+import jax
+
+from creditjax.models.base import Params, Policy, Sampling
+from creditjax.models.sampling import STATISTICS
+from creditjax.trajectory import Trajectory
+
+PROBED = ("value", "next_value", "logprob_ref", "logprob_current", "entropy", *STATISTICS)
+"""The signals that :func:`policy_probe` can make."""
+
+
+def policy_probe(
+    policy: Policy,
+    params: Params,
+    batch: Trajectory,
+    names: Sequence[str],
+    ref_params: Params | None = None,
+    sampling: Sampling = Sampling(),
+) -> Trajectory:
+    """Adds the named signals ``[..., T]`` to a batch; gradients are stopped, 0 outside `action_mask`.
+
+    Names that it does not know are left to other producers, so a recipe's whole list may be passed. At most one pass of
+    the policy and one of the reference are made.
+
+    Args:
+      policy: the model.
+      params: its current parameters.
+      batch: any leading axes.
+      names: signals, those of `PROBED` are made here.
+      ref_params: the reference policy's parameters, for `logprob_ref`.
+      sampling: as the batch was sampled; static.
+
+    Raises:
+      ValueError: `logprob_ref` without `ref_params`, or a value from a policy without a value head.
+    """
+    wanted = [name for name in PROBED if name in names]
+    made = {}
+    if "logprob_ref" in wanted:
+        if ref_params is None:
+            raise ValueError(
+                "signal logprob_ref: wanted ref_params, the parameters of the reference policy, found None"
+            )
+        made["logprob_ref"] = policy.evaluate(ref_params, batch, sampling).logprob
+    if own := [name for name in wanted if name != "logprob_ref"]:
+        out = policy.evaluate(params, batch, sampling, tuple(name for name in own if name in STATISTICS))
+        fields = {
+            "logprob_current": out.logprob,
+            "entropy": out.entropy,
+            "value": out.value,
+            "next_value": out.next_value,
+        }
+        made |= {name: {**fields, **out.statistics}[name] for name in own}
+    if absent := [name for name, x in made.items() if x is None]:
+        raise ValueError(f"signal {absent[0]}: {type(policy).__name__} has no value head")
+    return batch.with_signals(**jax.lax.stop_gradient(made))

@@ -1,0 +1,172 @@
+"""What an objective is: a frozen pytree that turns log-probabilities and credit into named ``(sum, count)`` pairs.
+
+A new objective is one function. What comes before the ``*`` is what every objective sees, what comes after it are its
+hyperparameters; the decorator makes it the public factory:
+
+    @objective()
+    def my_loss(new, credit, batch, *, eps: float = 0.2, aggregation: Aggregation = "token_mean") -> Terms:
+        ...
+        return {"policy": term}
+
+    loss = my_loss(eps=0.1)                 # an Objective: floats are float32 leaves, everything else is static
+    terms = loss(new, credit, batch)        # a dict of Term
+    total(terms)                            # the scalar to differentiate
+
+The counts never depend on `new`. So a step takes them from the whole batch first and adds up the gradients of
+``total(loss(new, credit, part), counts(loss, credit, batch))`` over the parts: neither micro-batches nor shards change
+the answer.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import functools
+import inspect
+from typing import Any, Concatenate, ParamSpec, Protocol
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from creditjax.models.base import PolicyOutput
+from creditjax.objectives import hyperparameters
+from creditjax.objectives.aggregate import Aggregation
+from creditjax.objectives.terms import Terms
+from creditjax.trajectory import Trajectory, signal_spec
+
+Array = jax.Array
+P = ParamSpec("P")
+
+
+class CreditLike(Protocol):
+    """The part of :class:`creditjax.algebra.credit.Credit` that objectives use.
+
+    Attributes:
+      value: f32 ``[..., T]``, credit of each position.
+      valid: bool ``[..., T]``, whether credit was assigned there at all.
+      extras: what the estimator and `prepare` pass on, ``[..., T]`` each: `loss_mask` (replaces `action_mask`, in the
+        loss *and* in its counts), `loss_weight` (multiplies the policy loss, leaves the counts alone), `clip_scale`
+        (multiplies the clip range), `value_target`.
+    """
+
+    value: Array
+    valid: Array
+    extras: Mapping[str, Array]
+
+    def with_extras(self, **extras: Array) -> "CreditLike":
+        """A copy that carries more."""
+        ...
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("leaves",), meta_fields=("function", "preparation", "static")
+)
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A loss with its hyperparameters; made by the factories, called as ``objective(new, credit, batch)``.
+
+    Attributes:
+      function: the function under :func:`objective`.
+      preparation: its optional whole-minibatch stage.
+      static: the hyperparameters that are part of the program, as sorted items.
+      leaves: the hyperparameters that are data: floats and inner objectives.
+    """
+
+    function: Callable[..., Terms]
+    preparation: Callable[..., CreditLike] | None
+    static: tuple[tuple[str, Any], ...]
+    leaves: dict[str, Any]
+
+    def __call__(self, new: PolicyOutput, credit: CreditLike, batch: Trajectory) -> Terms:
+        """Named terms of the batch, any leading axes. Gradients flow through `new` alone."""
+        return self.function(new, credit, batch, **self.hyperparameters)
+
+    def prepare(self, new: PolicyOutput, credit: CreditLike, batch: Trajectory) -> CreditLike:
+        """Adds to `credit.extras` what the loss needs from the *whole* minibatch under the current policy.
+
+        Called once a minibatch, before it is split. No gradient flows through what it adds.
+        """
+        if self.preparation is None:
+            return credit
+        return jax.lax.stop_gradient(self.preparation(new, credit, batch, **self.hyperparameters))
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {**dict(self.static), **self.leaves}
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """Its own aggregation or, of a combination, its first part's."""
+        own = self.hyperparameters
+        return own["aggregation"] if "aggregation" in own else own["parts"][0].aggregation
+
+    def __repr__(self):
+        return f"{self.function.__name__}({', '.join(f'{k}={v!s}' for k, v in self.hyperparameters.items())})"
+
+
+def objective(
+    *, prepare: Callable[..., CreditLike] | None = None, above: Mapping[str, float] | None = None
+) -> Callable[[Callable[Concatenate[PolicyOutput, CreditLike, Trajectory, P], Terms]], Callable[P, Objective]]:
+    """Makes a public factory of a loss function.
+
+    A hyperparameter annotated `float` (or ``float | None``, where None switches a feature off) becomes a float32 leaf,
+    an `Aggregation` may be given as a bare mode, a `Literal` is checked against its choices.
+
+    Args:
+      prepare: called like the loss function, returns the credit with more extras; see :meth:`Objective.prepare`.
+      above: exclusive lower bounds of float hyperparameters; those without one may not be negative. Python numbers are
+        checked, arrays are not.
+
+    Returns:
+      The decorator. Its factories raise a `TypeError` for an unknown name and a `ValueError` for a bad value.
+    """
+
+    def decorate(function):
+        every = inspect.signature(function).parameters.values()
+        own = [parameter for parameter in every if parameter.kind is parameter.KEYWORD_ONLY]
+        signature = inspect.Signature(own, return_annotation=Objective)
+
+        @functools.wraps(function)
+        def factory(**given) -> Objective:
+            values = hyperparameters.bind(signature, function.__name__, given, above or {})
+            leaves = {name: value for name, value in values.items() if _is_data(value)}
+            static = tuple(sorted((name, value) for name, value in values.items() if name not in leaves))
+            return Objective(function, prepare, static, leaves)
+
+        factory.__signature__ = signature
+        return factory
+
+    return decorate
+
+
+def _is_data(value: Any) -> bool:
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return all(isinstance(item, Objective) for item in value)
+    return isinstance(value, np.float32 | np.ndarray | jax.Array | Objective)
+
+
+def counts(objective: Objective, credit: CreditLike, batch: Trajectory) -> dict[str, Array]:
+    """The count of every term, without a policy. `credit` has been through `prepare`."""
+    nothing = jnp.zeros(batch.tokens.shape, jnp.float32)
+    terms = objective(PolicyOutput(nothing, nothing, nothing, nothing), credit, batch)
+    return {name: term.count for name, term in terms.items()}
+
+
+def loss_mask(credit: CreditLike | None, batch: Trajectory) -> Array:
+    """Which positions enter a loss and its counts, bool ``[..., T]``: the extra `loss_mask`, else `action_mask`."""
+    return batch.action_mask if credit is None else credit.extras.get("loss_mask", batch.action_mask)
+
+
+def require(batch: Trajectory, name: str, owner: str) -> Array:
+    """The field or signal `name`, or a `ValueError` that says who needs it and what makes it."""
+    if (value := batch.get(name)) is not None:
+        return value
+    source = f"made by {signal_spec(name).producer}" if name not in ("logprob", "segment") else "a field of Trajectory"
+    raise ValueError(f"{owner} needs `{name}` [..., T] in the batch; {source}")
+
+
+def require_extra(credit: CreditLike, name: str, owner: str, source: str) -> Array:
+    """The extra `name` of the credit, or a `ValueError` that says who needs it and what makes it."""
+    if name in credit.extras:
+        return credit.extras[name]
+    raise ValueError(f"{owner} needs `{name}` [..., T] in credit.extras; {source}")

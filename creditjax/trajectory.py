@@ -240,6 +240,9 @@ class Trajectory:
                 _check_shape(name, value, self.batch_shape, axes, sizes)
         for name, value in signals.items():
             lead, axes = _split_axes(signal_spec(name).axes, self.batch_shape)
+            if len(self.batch_shape) == 1 and "G" not in signal_spec(name).axes and value.ndim > len(axes):
+                # One leading axis is a group, or flat rows [N] that are to be packed: there each row brings its prompt's.
+                lead = self.batch_shape
             _check_shape(name, value, lead, axes, sizes)
 
     @property

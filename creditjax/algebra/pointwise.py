@@ -1,0 +1,25 @@
+"""Transforms of one credit at a time: they read nothing but the credit."""
+
+from jax import numpy as jnp
+
+from creditjax.algebra.core import transform
+from creditjax.algebra.credit import Credit, Level
+from creditjax.trajectory import Trajectory
+
+
+@transform(takes=list(Level), gives=None)
+def identity(credit: Credit, batch: Trajectory) -> Credit:
+    """The credit as it is: the part of a `blend` that keeps it."""
+    return credit
+
+
+@transform(takes=list(Level), gives=None)
+def scale(credit: Credit, batch: Trajectory, *, factor: float) -> Credit:
+    """Multiplies the credit by a number or a schedule."""
+    return credit.with_value(factor * credit.value)
+
+
+@transform(takes=list(Level), gives=None)
+def clip(credit: Credit, batch: Trajectory, *, low: float, high: float) -> Credit:
+    """Limits the credit to ``[low, high]``."""
+    return credit.with_value(jnp.clip(credit.value, low, high))

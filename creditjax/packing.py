@@ -1,0 +1,233 @@
+"""From flat rows with group ids to ``[P, G]`` and back; padding, concatenating and slicing.
+
+An id names a *draw*, not a prompt: a prompt that occurs twice under two ids stays two groups. Ids may be any integers, ragged,
+interleaved, sparse or negative. Groups come in the order in which their first row comes, rows in their own order.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from creditjax.trajectory import _FIELD_AXES, FIELDS, Trajectory, signal_spec
+
+Array = jax.Array
+
+
+class Packing(NamedTuple):
+    """A packed batch and the way back.
+
+    Attributes:
+      batch: leading axes ``[P, G]``; a place without a row acts nowhere and does not vote.
+      index: i32 ``[P, G]``, the flat row in each place, -1 for none.
+    """
+
+    batch: Trajectory
+    index: Array
+
+
+@functools.partial(jax.jit, static_argnames=("num_groups", "group_size"))
+def pack_index(group_ids: Array, num_groups: int, group_size: int) -> tuple[Array, Array]:
+    """The jitted core of :func:`pack`: where each row goes, and how many rows found no place.
+
+    Args:
+      group_ids: i32 ``[N]``, any integers.
+      num_groups: P, static.
+      group_size: G, static.
+
+    Returns:
+      `index` i32 ``[P, G]`` with the row in each place (-1 for none), and the i32 number of rows that overflowed.
+    """
+    n = group_ids.shape[0]
+    order = jnp.argsort(group_ids, stable=True)
+    ids = group_ids[order]
+    starts = jnp.concatenate([jnp.ones(min(n, 1), bool), ids[1:] != ids[:-1]])
+    start = jax.lax.cummax(jnp.where(starts, jnp.arange(n), 0))
+    place = jnp.arange(n) - start
+    # The sort is stable, so the row at the start of a group is its first one: groups are ranked by it.
+    first_row = order[start]
+    heads = jnp.sort(jnp.where(starts, order, n))
+    group = jnp.searchsorted(heads, first_row)
+    fits = (group < num_groups) & (place < group_size)
+    index = jnp.full((num_groups, group_size), -1, jnp.int32)
+    index = index.at[jnp.where(fits, group, num_groups), place].set(order.astype(jnp.int32), mode="drop")
+    return index, jnp.sum(~fits, dtype=jnp.int32)
+
+
+def pack(
+    rows: Trajectory | Sequence[Trajectory],
+    group_ids: Any,
+    *,
+    num_groups: int | None = None,
+    group_size: int | None = None,
+) -> Packing:
+    """Groups flat rows by id into a batch ``[P, G]``.
+
+    Args:
+      rows: a `Trajectory` with leading axis ``[N]``, or N trajectories without one, of any lengths (the shorter are padded).
+      group_ids: N integers: rows with equal ids are rollouts of the same draw of a prompt.
+      num_groups: P; default as many as there are. More leaves empty groups at the end.
+      group_size: G; default the largest group. More leaves empty places.
+
+    Returns:
+      `Packing(batch, index)`.
+
+    Raises:
+      ValueError: ids that are not one integer a row, or more groups or rows in a group than asked for, naming them.
+    """
+    if not isinstance(rows, Trajectory):
+        rows = stack(rows)
+    if len(rows.batch_shape) != 1:
+        raise ValueError(f"rows: shape {list(rows.tokens.shape)}, wanted [N, T]")
+    n = rows.batch_shape[0]
+    ids = np.asarray(group_ids)
+    if ids.shape != (n,) or ids.dtype.kind not in "iu":
+        raise ValueError(f"group_ids: {ids.dtype} {list(ids.shape)}, wanted {n} integers, one a row")
+    if n == 0:
+        raise ValueError("rows: none, wanted at least one")
+    # Ids of any width become small ranks, so that none is cut to 32 bits.
+    values, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    if num_groups is not None and len(values) > num_groups:
+        raise ValueError(f"group_ids: {len(values)} groups, num_groups is {num_groups}")
+    if group_size is not None and counts.max() > group_size:
+        raise ValueError(f"group_ids: group {values[counts.argmax()]} has {counts.max()} rows, group_size is {group_size}")
+    index, _ = pack_index(jnp.asarray(inverse, jnp.int32), num_groups or len(values), group_size or int(counts.max()))
+    return Packing(take(rows, index), index)
+
+
+def take(rows: Trajectory, index: Array) -> Trajectory:
+    """The rows ``[N]`` at each place of `index` i32 ``[P, G]``; a place of -1 acts nowhere and does not vote. Pure JAX."""
+    there = index >= 0
+    safe = jnp.maximum(index, 0)
+
+    def pick(name: str, x: Array) -> Array:
+        axes = _FIELD_AXES[name][0] if name in FIELDS else signal_spec(name).axes
+        if name not in FIELDS and "P" not in axes:
+            return x
+        if name not in FIELDS and "G" not in axes:
+            return jnp.asarray(x)[safe[:, 0]]
+        picked = jnp.asarray(x)[safe]
+        shape = there.reshape(there.shape + (1,) * (picked.ndim - 2))
+        blank = jnp.asarray(-1 if name in _BLANK_IS_MINUS_ONE else 0, picked.dtype)
+        return jnp.where(shape, picked, blank)
+
+    fields = {name: pick(name, x) for name in FIELDS if (x := getattr(rows, name)) is not None}
+    if rows.votes is None:
+        fields["votes"] = there & jnp.any(fields["action_mask"], axis=-1)
+    if rows.trajectory is not None:
+        # An empty place is a rollout of its own, so that it shares nobody's vote.
+        fields["trajectory"] = jnp.where(there, fields["trajectory"], -1 - jnp.arange(there.shape[1]))
+    signals = {name: pick(name, x) for name, x in rows.signals.items()}
+    return Trajectory(**fields, signals=signals, num_segments=rows.num_segments)
+
+
+_BLANK_IS_MINUS_ONE = {"segment", "agent", "read_call", "call_turn"}
+
+
+def unpack(tree: Any, index: Array) -> Any:
+    """The flat rows ``[N, ...]`` of any pytree of arrays ``[P, G, ...]`` that was packed with `index`, in their first order."""
+    flat = np.asarray(index).reshape(-1)
+    order = np.argsort(flat, kind="stable")[np.sum(flat < 0) :]
+    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[order], tree)
+
+
+def pad_positions(batch: Trajectory, length: int) -> Trajectory:
+    """The batch with T grown to `length` by positions at the end that hold nothing.
+
+    Raises:
+      ValueError: `length` is below T.
+    """
+    if length < batch.length:
+        raise ValueError(f"length: {length}, wanted at least T={batch.length}")
+    return _pad_axis(batch, "T", length)
+
+
+def slice_positions(batch: Trajectory, start: int, stop: int) -> Trajectory:
+    """Positions `start` to `stop` of every row. What happened outside them is gone, the outcome stays."""
+    return _map_axis([batch], "T", lambda x, at, blank: jax.lax.slice_in_dim(x[0], start, stop, axis=at))
+
+
+def pad_rollouts(batch: Trajectory, prompts: int, rollouts: int) -> Trajectory:
+    """A batch ``[P, G]`` grown to ``[prompts, rollouts]`` by rollouts that act nowhere and do not vote.
+
+    Raises:
+      ValueError: fewer than there are.
+    """
+    p, g = batch.batch_shape
+    if prompts < p or rollouts < g:
+        raise ValueError(f"prompts, rollouts: {prompts}, {rollouts}, wanted at least [P={p}, G={g}]")
+    if batch.votes is None:
+        batch = batch.replace(votes=jnp.any(batch.action_mask, axis=-1))
+    return _pad_axis(_pad_axis(batch, "G", rollouts), "P", prompts)
+
+
+def concatenate(batches: Sequence[Trajectory], axis: str = "P") -> Trajectory:
+    """Batches one after the other along P (or "G", or "T"); the shorter are padded to the longest T first.
+
+    Raises:
+      ValueError: none given, or they carry different fields, signals or K.
+    """
+    if not batches:
+        raise ValueError("batches: none, wanted at least one")
+    if axis != "T":
+        longest = max(batch.length for batch in batches)
+        batches = [pad_positions(batch, longest) for batch in batches]
+    first = batches[0]
+    for i, batch in enumerate(batches):
+        if jax.tree.structure(batch) != jax.tree.structure(first):
+            raise ValueError(f"batches: number {i} carries other fields, signals or num_segments than number 0")
+    return _map_axis(batches, axis, lambda parts, at, blank: jnp.concatenate(parts, axis=at))
+
+
+def stack(rows: Sequence[Trajectory]) -> Trajectory:
+    """Trajectories without leading axes as one with the leading axis ``[N]``; the shorter are padded.
+
+    Raises:
+      ValueError: see `concatenate`.
+    """
+    if not rows:
+        raise ValueError("rows: none, wanted at least one")
+    longest = max(row.length for row in rows)
+    padded = [pad_positions(row, longest) for row in rows]
+    if len({jax.tree.structure(row) for row in padded}) > 1:
+        raise ValueError("rows: they carry different fields, signals or num_segments")
+    return jax.tree.map(lambda *x: jnp.stack(x), *padded)
+
+
+def _named_leaves(batch: Trajectory) -> list[tuple[str, Array]]:
+    fields = [(name, x) for name in FIELDS if (x := getattr(batch, name)) is not None]
+    return fields + list(batch.signals.items())
+
+
+def _map_axis(batches: Sequence[Trajectory], axis: str, fn: Callable) -> Trajectory:
+    """Applies ``fn(arrays, axis number, blank value)`` to each field and signal that has the axis; keeps the first of the others."""
+    first = batches[0]
+    present = {2: ("P", "G"), 1: ("G",), 0: ()}[len(first.batch_shape)]
+    if axis not in (*present, "T"):
+        raise ValueError(f"tokens: shape {list(first.tokens.shape)} has no axis {axis}")
+    done = {}
+    for parts in zip(*map(_named_leaves, batches), strict=True):
+        name, x = parts[0]
+        if name in FIELDS:
+            axes = (*present, *_FIELD_AXES[name][0])
+        else:
+            axes = tuple(a for a in signal_spec(name).axes if a in present or a not in ("P", "G"))
+        if axis in axes:
+            blank = -1 if name in _BLANK_IS_MINUS_ONE or (name == "trajectory" and axis != "T") else 0
+            x = fn([part for _, part in parts], axes.index(axis), blank)
+        done[name] = x
+    signals = {name: x for name, x in done.items() if name not in FIELDS}
+    fields = {name: x for name, x in done.items() if name in FIELDS}
+    return Trajectory(**fields, signals=signals, num_segments=first.num_segments)
+
+
+def _pad_axis(batch: Trajectory, axis: str, size: int) -> Trajectory:
+    def pad(parts: list[Array], at: int, blank: int) -> Array:
+        x = parts[0]
+        widths = [(0, size - x.shape[at]) if i == at else (0, 0) for i in range(x.ndim)]
+        return jnp.pad(x, widths, constant_values=jnp.asarray(blank, x.dtype))
+
+    return _map_axis([batch], axis, pad)

@@ -1,0 +1,219 @@
+"""What a paper publishes, under its name: `register`, `recipe`, `list_recipes`.
+
+A recipe function returns :class:`Parts`: the estimator, the objective and what it asks of the sampler. Its keyword arguments are
+the paper's constants. The registry is what the trainer, the benchmark, the documentation and the property tests iterate over, so a
+new method is one function in one file.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import difflib
+import functools
+import importlib.resources
+import inspect
+import json
+from typing import Any, NamedTuple
+
+from creditjax.algebra import Transform, needs
+from creditjax.objectives import Objective
+from creditjax.trajectory import FIELDS
+
+COSTS = ("linear", "pairwise in G", "quadratic in T")
+TIERS = ("baseline", "published", "experimental")
+
+
+class Card(NamedTuple):
+    """Where a method comes from.
+
+    Attributes:
+      id: its name in the registry.
+      name: its name in the paper.
+      title: of the paper.
+      paper: where it appeared.
+      granularity: what it assigns credit to.
+      methodology: how.
+    """
+
+    id: str
+    name: str
+    title: str
+    paper: str
+    granularity: str
+    methodology: str
+
+
+class Sampler(NamedTuple):
+    """What a recipe asks of the rollouts.
+
+    Attributes:
+      group_size: G the paper uses; a hint, the config decides.
+      greedy_baseline: one greedy rollout a prompt, whose outcome becomes the signal `greedy_outcome`.
+      dynamic: resample prompts whose group teaches nothing (all outcomes equal).
+      max_batches: generation batches a step before it goes on with what there is.
+    """
+
+    group_size: int = 8
+    greedy_baseline: bool = False
+    dynamic: bool = False
+    max_batches: int = 1
+
+
+class Parts(NamedTuple):
+    """What a recipe function returns."""
+
+    estimator: Transform
+    objective: Objective
+    sampler: Sampler = Sampler()
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A published method, ready to run.
+
+    Attributes:
+      name: its id in the registry.
+      estimator: which credit.
+      objective: which loss.
+      sampler: which rollouts.
+      card: where it comes from.
+      hyperparameters: what it was made with.
+      cost: "linear", "pairwise in G" or "quadratic in T".
+      tier: "baseline", "published" or "experimental".
+      exempt: promises of the library that it does not keep, each with the reason.
+    """
+
+    name: str
+    estimator: Transform
+    objective: Objective
+    sampler: Sampler
+    card: Card
+    hyperparameters: Mapping[str, Any]
+    cost: str
+    tier: str
+    exempt: Mapping[str, str]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Fields and signals that the batch has to have, for the estimator and for the objective."""
+        return tuple(dict.fromkeys([*needs(self.estimator), *self.objective.needs]))
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals among them: what has to be produced before the estimator runs."""
+        return tuple(name for name in self.needs if name not in FIELDS)
+
+    @property
+    def batch_statistics(self) -> bool:
+        """Whether one prompt's credit depends on other prompts."""
+        return _uses_batch(self.estimator)
+
+
+def _uses_batch(piece: Transform) -> bool:
+    return piece.scope == "batch" or any(map(_uses_batch, piece.children))
+
+
+class _Entry(NamedTuple):
+    make: Callable[..., Parts]
+    cost: str
+    tier: str
+    exempt: Mapping[str, str]
+
+
+_REGISTRY: dict[str, _Entry] = {}
+_ALIASES: dict[str, str] = {}
+
+
+def register(
+    name: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    cost: str = "linear",
+    tier: str = "published",
+    exempt: Mapping[str, str] | None = None,
+) -> Callable[[Callable[..., Parts]], Callable[..., Parts]]:
+    """Registers a recipe function under a card id.
+
+    Args:
+      name: the card's id.
+      aliases: other card ids that are the same thing.
+      cost: how the estimator's cost grows.
+      tier: how far it is to be trusted.
+      exempt: promise → reason, for promises that the method does not keep.
+
+    Raises:
+      ValueError: the name is taken, or a `cost` or `tier` that does not exist.
+    """
+    for taken in (name, *aliases):
+        if taken in _REGISTRY or taken in _ALIASES:
+            raise ValueError(f"recipe {taken!r} is registered already")
+    if cost not in COSTS or tier not in TIERS:
+        raise ValueError(f"recipe {name!r}: cost {cost!r}, tier {tier!r}, wanted one of {COSTS} and one of {TIERS}")
+
+    def decorate(make: Callable[..., Parts]) -> Callable[..., Parts]:
+        _REGISTRY[name] = _Entry(make, cost, tier, dict(exempt or {}))
+        _ALIASES.update(dict.fromkeys(aliases, name))
+        return make
+
+    return decorate
+
+
+def list_recipes() -> list[str]:
+    """Every name that `recipe` knows, aliases included, sorted."""
+    return sorted([*_REGISTRY, *_ALIASES])
+
+
+def hyperparameters(name: str) -> dict[str, Any]:
+    """The hyperparameters of a recipe with their defaults.
+
+    Raises:
+      KeyError: no such recipe, with the nearest names.
+    """
+    signature = inspect.signature(_entry(name).make)
+    return {p.name: p.default for p in signature.parameters.values()}
+
+
+def recipe(name: str, **overrides: Any) -> Recipe:
+    """The recipe called `name`, with some of its constants changed.
+
+    Raises:
+      KeyError: no such recipe, with the nearest names.
+      TypeError: no such hyperparameter, with the nearest names.
+
+    >>> recipe("grpo", eps=1e-4).estimator
+    chain(outcome(), group_normalize(ddof=1, per='rollouts', single='zero', eps=0.0001))
+    """
+    entry = _entry(name)
+    defaults = hyperparameters(name)
+    for given in overrides:
+        if given not in defaults:
+            near = difflib.get_close_matches(given, defaults, n=3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(defaults) or 'none'}"
+            raise TypeError(f"recipe {name!r} has no hyperparameter {given!r}; {hint}")
+    parts = entry.make(**overrides)
+    own = _ALIASES.get(name, name)
+    return Recipe(
+        name=name,
+        estimator=parts.estimator,
+        objective=parts.objective,
+        sampler=parts.sampler,
+        card=_cards()[name],
+        hyperparameters={**defaults, **overrides},
+        cost=entry.cost,
+        tier=entry.tier,
+        exempt=_REGISTRY[own].exempt,
+    )
+
+
+def _entry(name: str) -> _Entry:
+    own = _ALIASES.get(name, name)
+    if own not in _REGISTRY:
+        near = difflib.get_close_matches(str(name), list_recipes(), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(list_recipes())}"
+        raise KeyError(f"no recipe {name!r}; {hint}")
+    return _REGISTRY[own]
+
+
+@functools.cache
+def _cards() -> dict[str, Card]:
+    text = importlib.resources.files("creditjax.recipes").joinpath("cards.json").read_text()
+    return {row["id"]: Card(**row) for row in json.loads(text)}

@@ -1,7 +1,7 @@
 """Faults that users of other libraries met in group estimators and credit, as numbers through the public door.
 
-Every case goes in as flat rows with group ids and comes back as flat rows, so packing takes part. The number in a test's
-name is the fault's.
+Every case goes in as flat rows with group ids and comes back as flat rows, so packing takes part. The number in the
+name of a test is the fault's.
 """
 
 import jax

@@ -1,0 +1,439 @@
+"""A run from its first to its last step.
+
+    check the config          nothing is compiled before all of it is known to make sense
+    resume or start           from the newest checkpoint that can be read, else from the seed
+    warm start                supervised steps on gold answers, if any
+    reinforcement learning    prompts, rollout, verifier, update
+    close                     checkpoint, sample rollouts with their credit, report
+
+Whatever a step draws, it draws from the seed and its own number, and whatever it remembers is in the `TrainState`. So a run
+that was killed at any moment goes on to the same numbers as one that never was.
+"""
+
+from collections.abc import Mapping
+import json
+import os
+import pathlib
+import platform
+import signal
+import threading
+import time
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+import numpy as np
+
+import creditjax
+from creditjax import samplers
+from creditjax.algebra.estimate import estimate
+from creditjax.models.base import Sampling
+from creditjax.training import checkpoint
+from creditjax.training import config as config_lib
+from creditjax.training import evaluate as evaluate_lib
+from creditjax.training import mesh as mesh_lib
+from creditjax.training import metrics as metrics_lib
+from creditjax.training import optimizer as optimizer_lib
+from creditjax.training import state as state_lib
+from creditjax.training import step as step_lib
+from creditjax.trajectory import Trajectory
+
+Array = jax.Array
+
+# Fields that may change between two calls of one run: they say how it runs, not what it computes, or that it goes on longer.
+_MAY_CHANGE = ("steps", "mesh", "log", "checkpoint.every", "checkpoint.keep_last", "checkpoint.keep_best", "on_fault")
+
+_SHOWN = (
+    "reward",
+    "eval/success",
+    "eval/reward",
+    "loss",
+    "entropy",
+    "credit_std",
+    "response_length",
+    "tokens_per_second",
+)
+
+
+class Result(NamedTuple):
+    """How a call of :func:`train` ended.
+
+    Attributes:
+      step: finished steps of the run.
+      finished: whether that is all of them.
+      metrics: the last row of `metrics.jsonl`.
+    """
+
+    step: int
+    finished: bool
+    metrics: Mapping[str, float]
+
+
+class FaultyBatch(RuntimeError):
+    """A batch holds numbers that cannot be right, and the config says to stop."""
+
+
+def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result:
+    """Trains, or goes on training, in a directory.
+
+    Writes `config.json` (resolved, with versions), `metrics.jsonl` (one object a logged step), `checkpoints/`, and at the end
+    `rollouts.json` and `report.html`. The same call again resumes; after the last step it only says so. SIGTERM makes it save
+    and return.
+
+    Args:
+      config: see `creditjax.training.config.default_config`.
+      workdir: the run's directory; made if absent.
+      stream: where progress is printed, stderr by default.
+
+    Raises:
+      ConfigError: before anything is compiled, see `check_config`; also when the directory holds a run of another config.
+      FaultyBatch: with `on_fault="stop"`, after a checkpoint, listing the faults.
+    """
+    mesh = mesh_lib.make_mesh(config_lib.mesh_shape(config))
+    parts = config_lib.check_config(config, mesh_lib.batch_shards(mesh))
+    workdir = pathlib.Path(workdir)
+    write_config(config, workdir, mesh)
+    return _Run(config, parts, mesh, workdir, stream).run()
+
+
+def write_config(config: ConfigDict, workdir: pathlib.Path, mesh: jax.sharding.Mesh) -> None:
+    """Writes `config.json`, after making sure that the directory does not hold a run of another config.
+
+    Raises:
+      ConfigError: it does, naming the fields that differ.
+    """
+    path, resolved = workdir / "config.json", config_lib.to_json(config)
+    if path.exists():
+        old = json.loads(path.read_text())["config"]
+        changed = [d for d in config_lib.differences(old, resolved) if not d.startswith(_MAY_CHANGE)]
+        if changed:
+            raise config_lib.ConfigError(f"{workdir} holds a run of another config; {'; '.join(changed)}")
+    if jax.process_index() == 0:
+        workdir.mkdir(parents=True, exist_ok=True)
+        found = {"config": resolved, "versions": versions(), "devices": _devices(mesh)}
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(found, indent=2) + "\n")
+        part.replace(path)
+    _barrier("config")
+
+
+def versions() -> dict[str, str]:
+    """Versions of whatever can change a run's numbers."""
+    import importlib.metadata
+
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnax", "reasoning-gym")
+    found = {"python": platform.python_version(), "creditjax": creditjax.__version__}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class _Run:
+    """One call of :func:`train`: the compiled programs and the open files."""
+
+    def __init__(self, config: ConfigDict, parts: config_lib.Parts, mesh, workdir: pathlib.Path, stream):
+        self.config, self.parts, self.mesh, self.workdir = config, parts, mesh, workdir
+        self.stream = stream
+        self.task, self.recipe = parts.task, parts.recipe
+        self.warm_steps = config.warm_start.steps
+        self.total = self.warm_steps + config.steps
+        self.names = config_lib.needed_signals(parts.recipe)
+
+        # Both phases have the same kind of optimiser, so that one state fits both.
+        updates = config.steps * config.batch.epochs * config.batch.minibatches
+        warm = {**config.optimizer, "learning_rate": config.warm_start.learning_rate, "warmup": 0, "schedule": "cosine"}
+        self.optimizer = optimizer_lib.make_optimizer(config.optimizer, updates)
+        self.warm_optimizer = optimizer_lib.make_optimizer(warm, self.warm_steps)
+        self.learner = step_lib.Learner(parts.policy, self.optimizer, parts.sampling, parts.plan, mesh)
+        self.abstract = state_lib.abstract_state(mesh, parts.policy, self.optimizer, "logprob_ref" in self.names)
+        self._compile()
+
+        self.checkpoints = checkpoint.Checkpointer(
+            workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best
+        )
+        self.stop = _StopFlag()
+
+    def _compile(self) -> None:
+        """Makes the programs; each compiles when it first runs."""
+        config, mesh, params = self.config, self.mesh, self.abstract.params
+        group = lambda sampling, size: step_lib.make_rollout(  # noqa: E731
+            mesh, samplers.build(self.task, self.parts.policy, sampling, size), params
+        )
+        self.rollout = group(self.parts.sampling, config.batch.group_size)
+        self.eval_rollout = group(Sampling(config.eval.temperature), 1)
+        self.greedy_rollout = group(Sampling(0.0), 1) if self.recipe.sampler.greedy_baseline else None
+        self.update = step_lib.make_update(self.learner, self.abstract, self.names)
+        warm_plan = step_lib.Plan(micro_batches=config.batch.micro_batches)
+        warm = self.learner._replace(optimizer=self.warm_optimizer, sampling=Sampling(), plan=warm_plan)
+        self.imitate = step_lib.make_imitate(warm, self.abstract)
+        self.begin = step_lib.make_begin(self.learner, self.abstract)
+        everywhere, rows = mesh_lib.replicated(mesh), mesh_lib.batch_sharding(mesh)
+        self.faulty = jax.jit(step_lib.faulty_groups, out_shardings=everywhere)
+        self.constant = jax.jit(step_lib.constant_groups, out_shardings=everywhere)
+        self.replace = jax.jit(step_lib.replace_groups, out_shardings=rows)
+        self.estimator = mesh_lib.replicate(mesh, self.recipe.estimator)
+        self.objective = mesh_lib.replicate(mesh, self.recipe.objective)
+
+    # The run.
+
+    def run(self) -> Result:
+        """From where it stands to the end, or to SIGTERM."""
+        state = self.checkpoints.restore(self.abstract)
+        self.step = 0 if state is None else int(state.step)
+        main = jax.process_index() == 0
+        path = self.workdir / "metrics.jsonl"
+        if main:
+            metrics_lib.truncate(path, self.step if state is not None else -1)
+        self.console = metrics_lib.Console(
+            self.total, self.step, _SHOWN, self.stream if main else open(os.devnull, "w")
+        )
+        if state is not None and self.step >= self.total:
+            self.console.say(f"{self.workdir}: this run is finished ({self.step} steps); report: {self.report_path}")
+            if not self.report_path.exists():
+                self._close(state)
+            return Result(self.step, True, self._last_row())
+        writers = [self.console]
+        if main:
+            writers.append(metrics_lib.JsonlWriter(path))
+            if self.config.log.tensorboard:
+                writers.append(metrics_lib.TensorBoardWriter(self.workdir / "tensorboard", self.step + 1))
+        self.writer = metrics_lib.Writers(writers)
+        try:
+            with self.stop:
+                return self._train(state)
+        finally:
+            self.writer.close()
+            self.checkpoints.close()
+
+    def _train(self, state: state_lib.TrainState | None) -> Result:
+        config = self.config
+        if state is None:
+            with_reference = self.abstract.reference is not None
+            state = state_lib.init_state(self.mesh, self.parts.policy, self.optimizer, config.seed, with_reference)
+            state = self._evaluated(state, {})
+        else:
+            self.console.say(f"{self.workdir}: resuming after step {self.step}")
+        self.cursor, self.best = int(state.cursor), float(state.best)
+        self.logged = (time.perf_counter(), self.step)
+        while self.step < self.total:
+            if self.step < self.warm_steps:
+                state, metrics = self._warm_step(state)
+            else:
+                state, metrics = self._learn_step(state)
+            self.step += 1
+            if self.step == self.warm_steps:
+                state = self.begin(state)
+            self.console.advance(self.step)
+            last = self.step == self.total
+            evaluated = last or self.step == self.warm_steps or self.step % config.eval.every == 0
+            if evaluated or self.step % config.log.every == 0:
+                row = self._row(metrics)
+                state = self._evaluated(state, row) if evaluated else self._write(state, row)
+                if config.on_fault == "stop" and row.get("skipped_updates", 0) > 0:
+                    self._save(state)
+                    raise FaultyBatch(f"step {self.step}: the gradient is not finite; the state before it is saved")
+            stopped = self.stop.agreed()
+            if last or stopped or self.step % config.checkpoint.every == 0:
+                self._save(state)
+            if stopped and not last:
+                self.checkpoints.wait()
+                self.console.say(f"{self.workdir}: told to stop, saved after step {self.step}")
+                return Result(self.step, False, self._last_row())
+        self.checkpoints.wait()
+        self._close(state)
+        return Result(self.step, True, self._last_row())
+
+    # Steps.
+
+    def _warm_step(self, state: state_lib.TrainState):
+        rows = self.config.warm_start.prompts
+        low, high = mesh_lib.local_rows(self.mesh, rows)
+        gold = self.task.gold("train", self.cursor + low, high - low)
+        gold = mesh_lib.from_local(self.mesh, rows, gold.replace(signals={}))
+        self.cursor += rows
+        state, metrics = self.imitate(state, gold, np.int32(rows))
+        return state, {f"warm_start/{name}": value for name, value in metrics.items()}
+
+    def _learn_step(self, state: state_lib.TrainState):
+        config = self.config
+        key = state_lib.stream_key(state.key, state_lib.Stream.ROLLOUT, self.step)
+        batch, used, rollouts = self._collect(state, key)
+        if config.on_fault == "stop" and (faulty := np.flatnonzero(self.faulty(batch))).size:
+            self._save(state)
+            self.checkpoints.wait()
+            raise FaultyBatch(
+                f"step {self.step + 1}: prompts {faulty.tolist()} of the batch hold faults; {_faults(batch)}"
+            )
+        state, metrics = self.update(state, batch, self.estimator, self.objective, np.int32(used))
+        self.cursor += used
+        if rollouts > 1:
+            metrics["rollout_batches"] = (np.float32(rollouts), np.float32(1))
+        return state, metrics
+
+    def _collect(self, state: state_lib.TrainState, key: Array) -> tuple[Trajectory, int, int]:
+        """Rollouts of the next prompts, scored; constant groups are replaced by later prompts if the recipe says so."""
+        rows = self.config.batch.prompts
+        limit = self.recipe.sampler.max_batches if self.recipe.sampler.dynamic else 1
+        batch = self._roll(state, self.cursor, "train", jax.random.fold_in(key, 0))
+        for used in range(1, limit):
+            constant = self.constant(batch)
+            if not np.asarray(constant).any():
+                return batch, used * rows, used
+            fresh = self._roll(state, self.cursor + used * rows, "train", jax.random.fold_in(key, used))
+            batch = self.replace(batch, fresh, constant)
+        return batch, limit * rows, limit
+
+    def _roll(self, state: state_lib.TrainState, start: int, split: str, key: Array) -> Trajectory:
+        rows = self.config.batch.prompts
+        count = rows if split == "train" else min(rows, self.task.eval_size)
+        prompts = evaluate_lib.local_prompts(self.mesh, self.task, split, start, rows, count)
+        placed = mesh_lib.from_local(self.mesh, rows, prompts)
+        batch = evaluate_lib.verify(self.mesh, self.task, self.rollout(state.params, placed, key), prompts)
+        if self.greedy_rollout is None:
+            return batch
+        greedy = evaluate_lib.verify(self.mesh, self.task, self.greedy_rollout(state.params, placed, key), prompts)
+        return batch.with_signals(greedy_outcome=greedy.outcome[:, 0])
+
+    # Rows, checkpoints, the end.
+
+    def _row(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        row = metrics_lib.means(metrics)
+        now, (then, before) = time.perf_counter(), self.logged
+        self.logged = (now, self.step)
+        seconds = (now - then) / max(self.step - before, 1)
+        row["seconds_per_step"] = seconds
+        if "tokens" in row:
+            row["tokens_per_second"] = row["tokens"] / seconds
+        return row
+
+    def _write(self, state: state_lib.TrainState, row: Mapping[str, float]) -> state_lib.TrainState:
+        self.writer.write_scalars(self.step, row)
+        return state
+
+    def _evaluated(self, state: state_lib.TrainState, row: dict[str, float]) -> state_lib.TrainState:
+        config = self.config
+        key = state_lib.stream_key(state.key, state_lib.Stream.EVALUATION, self.step)
+        row |= evaluate_lib.evaluate(
+            self.mesh, self.task, self.eval_rollout, state.params, key, config.batch.prompts, config.eval.size,
+            config.eval.success_at,
+        )  # fmt: skip
+        score = row[config.checkpoint.best_metric]
+        self._write(state, row)
+        if score > float(state.best):
+            state = state.replace(best=mesh_lib.replicate(self.mesh, np.float32(score)))
+            self.checkpoints.save_best(self.step, state.params, score)
+        self.logged = (time.perf_counter(), self.step)
+        return state
+
+    def _save(self, state: state_lib.TrainState) -> None:
+        self.writer.flush()
+        self.checkpoints.save(self.step, state)
+
+    def _last_row(self) -> dict[str, float]:
+        rows = metrics_lib.read_rows(self.workdir / "metrics.jsonl")
+        return rows[-1] if rows else {}
+
+    def _sample_rollouts(self, state: state_lib.TrainState) -> list[dict[str, Any]]:
+        """Rollouts of held-out prompts with their credit: of each group the best and the worst, mixed groups first."""
+        key = state_lib.stream_key(state.key, state_lib.Stream.REPORT, self.step)
+        batch = self._roll(state, 0, "eval", key)
+
+        def assign(state, batch, estimator):
+            batch = step_lib.add_signals(self.learner, state, batch, self.names)
+            return estimate(estimator, batch, step=state.step, mesh=self.mesh, mesh_axes=mesh_lib.BATCH[0]).value
+
+        credit = jax.jit(assign)(state, batch, self.estimator)
+        token_mask = batch.signals.get("token_mask", batch.action_mask)
+        batch, credit, token_mask, constant = mesh_lib.to_host((batch, credit, token_mask, self.constant(batch)))
+        count = min(batch.batch_shape[0], self.task.eval_size)
+        prompt_length = getattr(self.task, "prompt_length", 0)
+        shown = []
+        for p in sorted(range(count), key=lambda p: (constant[p], p))[: (self.config.log.rollouts + 1) // 2]:
+            order = np.argsort(np.nan_to_num(batch.outcome[p], nan=-np.inf), kind="stable")
+            for g in dict.fromkeys((int(order[-1]), int(order[0]))):
+                real = np.flatnonzero(token_mask[p, g])
+                before, after = real[real < prompt_length], real[real >= prompt_length]
+                outcome = float(batch.outcome[p, g])
+                shown.append(
+                    {
+                        "prompt": "".join(self.task.decode(batch.tokens[p, g, before])),
+                        "tokens": list(self.task.decode(batch.tokens[p, g, after])),
+                        "action": batch.action_mask[p, g, after].tolist(),
+                        "credit": [float(c) for c in credit[p, g, after]],
+                        "outcome": outcome if np.isfinite(outcome) else None,
+                        "group": p,
+                    }
+                )
+        return shown[: self.config.log.rollouts]
+
+    @property
+    def report_path(self) -> pathlib.Path:
+        """Where the report lies."""
+        return self.workdir / "report.html"
+
+    def _close(self, state: state_lib.TrainState) -> None:
+        """Writes `rollouts.json` and `report.html`."""
+        shown = self._sample_rollouts(state)
+        if jax.process_index() == 0:
+            (self.workdir / "rollouts.json").write_text(json.dumps(shown, ensure_ascii=False, indent=1))
+            from creditjax.report import write_report
+
+            write_report(self.workdir)
+            self.console.say(f"{self.workdir}: finished after {self.step} steps; report: {self.report_path}")
+        _barrier("report")
+
+
+class _StopFlag:
+    """Raised by SIGTERM while it is entered; all processes of a run agree on it."""
+
+    def __init__(self):
+        self._told = False
+        self._before: Any = None
+
+    def __enter__(self) -> "_StopFlag":
+        # Handlers can be set in the main thread only; a run in another one is stopped by whoever started it.
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._tell)
+        return self
+
+    def __exit__(self, *unused) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _tell(self, *unused) -> None:
+        self._told = True
+
+    def agreed(self) -> bool:
+        """Whether any process was told to stop."""
+        if jax.process_count() == 1:
+            return self._told
+        from jax.experimental import multihost_utils
+
+        return bool(multihost_utils.process_allgather(np.array(self._told)).any())
+
+
+def _faults(batch: Trajectory) -> str:
+    from creditjax import validate
+
+    return "; ".join(str(fault) for fault in validate(mesh_lib.to_local(batch))[:10])
+
+
+def _devices(mesh: jax.sharding.Mesh) -> dict[str, Any]:
+    device = mesh.devices.flat[0]
+    return {
+        "platform": device.platform,
+        "kind": device.device_kind,
+        "count": mesh.devices.size,
+        "mesh": dict(mesh.shape),
+        "processes": jax.process_count(),
+    }
+
+
+def _barrier(name: str) -> None:
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(name)

@@ -1,0 +1,359 @@
+"""The two sharded programs of a run: rollout and update, each one `jax.jit`.
+
+An update goes from a batch ``[P, G, T]`` to new parameters in one program: signals, credit, loss, gradient, optimiser.
+Credit is taken on the *whole* batch, before anything is split, so group and batch statistics cannot depend on minibatches,
+micro-batches or devices. A minibatch's loss is a sum of terms ``weight * sum / count`` whose counts are taken from the whole
+minibatch first; micro-batches then add up the gradient of ``sum / count``, so their number cannot change it either.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import optax
+
+from creditjax import numerics
+from creditjax.algebra.core import Transform
+from creditjax.algebra.credit import Credit, Level
+from creditjax.algebra.estimate import estimate
+from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
+from creditjax.objectives import Objective, counts, supervised, total
+from creditjax.signals.policy import PROBED, policy_probe
+from creditjax.training import mesh as mesh_lib
+from creditjax.training.state import Stream, TrainState, state_shardings, stream_key
+from creditjax.trajectory import Trajectory, lengths, vote_mask
+
+Array = jax.Array
+Metrics = dict[str, tuple[Array, Array]]  # (sum, count) until the last division, on the host
+
+
+class Plan(NamedTuple):
+    """How one batch becomes parameter updates. All static.
+
+    Attributes:
+      epochs: passes over the batch.
+      minibatches: parameter updates a pass; each takes every `minibatches`-th prompt of a random order.
+      micro_batches: pieces of a minibatch whose gradients are added up; saves memory, changes nothing.
+      baseline_decay: decay a batch of the moving average of outcomes.
+    """
+
+    epochs: int = 1
+    minibatches: int = 1
+    micro_batches: int = 1
+    baseline_decay: float = 0.9
+
+
+def split(tree: Any, rows: int, parts: int, key: Array | None = None) -> Any:
+    """Leaves ``[rows, ...]`` as ``[parts, rows / parts, ...]``; leaves without rows are repeated.
+
+    Every block of `parts` consecutive rows gives one row to each part: in order, or in a random order of its own with `key`.
+    So no row moves to another device, as a permutation of the whole batch would have it, and the split does not
+    depend on the mesh.
+    """
+    order = None
+    if key is not None and parts > 1:
+        order = jnp.argsort(jax.random.uniform(key, (rows // parts, parts)), axis=1)
+
+    def one(x):
+        if x.ndim == 0 or x.shape[0] != rows:
+            return jnp.broadcast_to(x, (parts, *x.shape))
+        x = x.reshape(rows // parts, parts, *x.shape[1:])
+        if order is not None:
+            x = jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), axis=1)
+        return jnp.moveaxis(x, 1, 0)
+
+    return jax.tree.map(one, tree)
+
+
+def merge(tree: Any) -> Any:
+    """The inverse of :func:`split` without a key, for leaves that all have rows."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
+
+
+def faulty_groups(batch: Trajectory) -> Array:
+    """Groups with a number that cannot be right, bool ``[P]``.
+
+    A log-probability of an acted token that is not finite or above 0, a reward at a real token that is not finite, an
+    infinite outcome. (A NaN outcome is no fault: it means unscored.)
+    """
+    acted = batch.action_mask
+    real = batch.signals.get("token_mask", acted)
+    fault = jnp.isinf(batch.outcome)
+    if batch.logprob is not None:
+        fault |= jnp.any(acted & ~(jnp.isfinite(batch.logprob) & (batch.logprob <= 1e-5)), axis=-1)
+    if batch.reward is not None:
+        fault |= jnp.any((real | acted) & ~jnp.isfinite(batch.reward), axis=-1)
+    return jnp.any(fault, axis=-1)
+
+
+def constant_groups(batch: Trajectory) -> Array:
+    """Groups that teach nothing by comparison, bool ``[P]``: all votes have one accuracy (or, without it, one outcome)."""
+    score = batch.signals.get("accuracy", batch.outcome)
+    return numerics.is_constant(score, vote_mask(batch), axis=-1)
+
+
+def replace_groups(batch: Trajectory, fresh: Trajectory, replaced: Array) -> Trajectory:
+    """The batch with the groups `replaced` ``[P]`` taken from the same places of another one: nothing changes its device."""
+    choose = lambda old, new: jnp.where(replaced.reshape(-1, *[1] * (old.ndim - 1)), new, old)  # noqa: E731
+    return jax.tree.map(choose, batch, fresh)
+
+
+def drop_groups(batch: Trajectory, faulty: Array) -> Trajectory:
+    """The same batch in which the groups ``[P]`` act nowhere and do not vote."""
+    rows = faulty[:, None]
+    keep = ~rows[..., None]
+    select = lambda x: None if x is None else numerics.select(x, jnp.broadcast_to(keep, x.shape))  # noqa: E731
+    return batch.replace(
+        action_mask=batch.action_mask & keep,
+        votes=vote_mask(batch) & ~rows,
+        outcome=jnp.where(rows, jnp.nan, batch.outcome),
+        logprob=select(batch.logprob),
+        reward=select(batch.reward),
+    )
+
+
+class Learner(NamedTuple):
+    """What the steps of one run share. All static: pure functions and plain data."""
+
+    policy: Policy
+    optimizer: optax.GradientTransformation
+    sampling: Sampling
+    plan: Plan
+    mesh: Mesh
+
+    def learn(
+        self, state: TrainState, batch: Trajectory, credit: Credit, loss: Objective, inspect: Callable | None = None
+    ) -> tuple[TrainState, Metrics]:
+        """Updates `params` and `opt_state` from a batch and its credit; a step whose gradient is not finite changes nothing.
+
+        Args:
+          state: the state before.
+          batch: rollouts ``[P, G, T]`` with their signals.
+          credit: their credit at token level.
+          loss: the objective.
+          inspect: called while compiling with (path, sharding) of every accumulated gradient.
+        """
+        plan, rows = self.plan, batch.batch_shape[0]
+        key = stream_key(state.key, Stream.ORDER, state.step)
+
+        def epoch(carry, index):
+            pieces = self.pin(split((batch, credit), rows, plan.minibatches, jax.random.fold_in(key, index)))
+            step = lambda carry, piece: self._minibatch(*carry, *piece, loss, inspect)  # noqa: E731
+            return _scan(step, carry, pieces, plan.minibatches)
+
+        carry, metrics = _scan(epoch, (state.params, state.opt_state), jnp.arange(plan.epochs), plan.epochs)
+        params, opt_state = carry
+        return state.replace(params=params, opt_state=opt_state), jax.tree.map(lambda x: jnp.sum(x), metrics)
+
+    def _minibatch(self, params, opt_state, batch: Trajectory, credit: Credit, loss: Objective, inspect):
+        parts, rows = self.plan.micro_batches, batch.batch_shape[0]
+        evaluate = lambda params, piece: self.policy.evaluate(params, piece, self.sampling)  # noqa: E731
+        if loss.preparation is not None:
+            pieces = self.pin(split(batch, rows, parts))
+            _, new = _scan(lambda carry, piece: (carry, evaluate(params, piece)), (), pieces, parts)
+            credit = loss.prepare(jax.lax.stop_gradient(merge(new)), credit, batch)
+        whole = counts(loss, credit, batch)
+
+        def objective_of(params, piece: Trajectory, piece_credit: Credit):
+            new = evaluate(params, piece)
+            terms = loss(new, piece_credit, piece)
+            sums = {name: jax.lax.stop_gradient(term.sum) for name, term in terms.items()}
+            return total(terms, whole), (sums, _policy_metrics(new, piece))
+
+        def accumulate(gradient, piece):
+            (value, (sums, metrics)), more = jax.value_and_grad(objective_of, has_aux=True)(params, *piece)
+            added = jax.tree.map(jnp.add, gradient, self._place(more))
+            return self._place(added, inspect), (value, sums, metrics)
+
+        zero = self._place(jax.tree.map(jnp.zeros_like, params))
+        gradient, (value, sums, metrics) = _scan(accumulate, zero, self.pin(split((batch, credit), rows, parts)), parts)
+        metrics = jax.tree.map(lambda x: jnp.sum(x, axis=0), metrics)
+
+        norm = optax.global_norm(gradient)
+        finite = jnp.isfinite(norm)
+        updates, new_opt_state = self.optimizer.update(gradient, opt_state, params)
+        # A gradient that is not finite must reach neither the parameters nor the optimiser's moments.
+        keep = lambda new, old: jnp.where(finite, new, old)  # noqa: E731
+        new_params = jax.tree.map(keep, optax.apply_updates(params, updates), params)
+        new_opt_state = jax.tree.map(keep, new_opt_state, opt_state)
+        one = jnp.float32(1)
+        metrics |= {name: (jnp.sum(x), whole[name]) for name, x in sums.items()}
+        metrics |= {
+            "loss": (jnp.sum(value), one),
+            "gradient_norm": (norm, one),
+            "skipped_updates": (1 - finite.astype(jnp.float32), one),
+        }
+        return (new_params, new_opt_state), metrics
+
+    def pin(self, pieces: Any) -> Any:
+        """Keeps the rows of split leaves ``[parts, rows, ...]`` on their devices."""
+        return _constrain_rows(pieces, self.mesh, PartitionSpec(None, ("data", "fsdp")))
+
+    def _place(self, gradient: Any, inspect: Callable | None = None) -> Any:
+        placed = jax.lax.with_sharding_constraint(gradient, mesh_lib.shardings(self.mesh, gradient))
+        if inspect is not None:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(placed):
+                jax.debug.inspect_array_sharding(leaf, callback=lambda s, path=path, leaf=leaf: inspect(path, leaf, s))
+        return placed
+
+
+def _constrain_rows(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    shards, dim = mesh_lib.batch_shards(mesh), len(spec) - 1
+    where = NamedSharding(mesh, spec)
+    fits = lambda x: x.ndim > dim and x.shape[dim] % shards == 0  # noqa: E731
+    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, where) if fits(x) else x, tree)
+
+
+def _scan(body: Callable, carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
+    """`lax.scan`, but straight-line code for a single step, which XLA fuses better."""
+    if length > 1:
+        return jax.lax.scan(body, carry, xs)
+    carry, ys = body(carry, jax.tree.map(lambda x: x[0], xs))
+    return carry, jax.tree.map(lambda y: y[None], ys)
+
+
+def _policy_metrics(new: PolicyOutput, batch: Trajectory) -> Metrics:
+    mask = batch.action_mask
+    count = numerics.masked_count(mask)
+    metrics = {"entropy": (numerics.masked_sum(new.entropy, mask), count)}
+    if batch.logprob is not None:
+        gap = numerics.select(new.logprob - batch.logprob, mask)
+        metrics["kl_behaviour"] = (numerics.masked_sum(jnp.expm1(jnp.clip(gap, -20, 20)) - gap, mask), count)
+    if (ref := batch.signals.get("logprob_ref")) is not None:
+        gap = numerics.select(ref - new.logprob, mask)
+        metrics["kl_reference"] = (numerics.masked_sum(jnp.expm1(jnp.clip(gap, -20, 20)) - gap, mask), count)
+    return jax.lax.stop_gradient(metrics)
+
+
+def batch_metrics(batch: Trajectory, credit: Credit) -> Metrics:
+    """What a batch and its credit say before any update, as (sum, count)."""
+    scored = jnp.isfinite(batch.outcome)
+    votes = vote_mask(batch)
+    valid = credit.valid & batch.action_mask
+    one = jnp.float32(1)
+    acted = lengths(batch)
+    rows = acted > 0
+    groups = jnp.any(votes, axis=-1)
+    constant = groups & numerics.is_constant(batch.outcome, votes, axis=-1)
+    metrics = {
+        "reward": (numerics.masked_sum(batch.outcome, scored), numerics.masked_count(scored)),
+        "credit_mean": (numerics.masked_sum(credit.value, valid), numerics.masked_count(valid)),
+        "credit_std": (numerics.masked_std(credit.value, valid), one),
+        "credit_zero_fraction": (numerics.masked_count(valid & (credit.value == 0)), numerics.masked_count(valid)),
+        "zero_variance_groups": (numerics.masked_count(constant), numerics.masked_count(groups)),
+        "response_length": (jnp.sum(acted, dtype=jnp.float32), numerics.masked_count(rows)),
+        "tokens": (jnp.sum(acted, dtype=jnp.float32), one),
+    }
+    if (accuracy := batch.signals.get("accuracy")) is not None:
+        metrics["accuracy"] = (numerics.masked_sum(accuracy, scored), numerics.masked_count(scored))
+    if batch.truncated is not None:
+        cut = jnp.any(batch.truncated, axis=-1)
+        metrics["truncated_fraction"] = (numerics.masked_count(cut & rows), numerics.masked_count(rows))
+    return metrics
+
+
+def _moving_average(baseline: Array, batch: Trajectory, decay: float) -> Array:
+    scored = jnp.isfinite(batch.outcome)
+    fresh = jnp.stack([numerics.masked_mean(batch.outcome, scored), jnp.any(scored).astype(jnp.float32)])
+    return decay * baseline + (1 - decay) * fresh
+
+
+def make_rollout(mesh: Mesh, rollout: Callable, params: Any) -> Callable[[Params, Any, Array], Trajectory]:
+    """The sampler's `rollout` as one sharded program: parameters as they lie, prompts and trajectories split by rows.
+
+    Args:
+      mesh: the run's mesh.
+      rollout: `creditjax.samplers.build(...)`, a pure ``(params, prompts, key) -> Trajectory``.
+      params: parameters, or their shapes, for their shardings.
+    """
+    rows, everywhere = mesh_lib.batch_sharding(mesh), mesh_lib.replicated(mesh)
+    places = mesh_lib.shardings(mesh, params)
+    return jax.jit(rollout, in_shardings=(places, rows, everywhere), out_shardings=rows)
+
+
+def make_update(
+    learner: Learner, state: TrainState, names: Sequence[str], inspect: Callable | None = None
+) -> Callable[[TrainState, Trajectory, Transform, Objective, Array], tuple[TrainState, Metrics]]:
+    """One sharded program ``update(state, batch, estimator, objective, prompts) -> state, metrics``; `state` is donated.
+
+    Estimator and objective are arguments, and pytrees: another float in them is the same program. `prompts` is how far the
+    data cursor moves. The metrics are (sum, count) pairs, replicated.
+
+    Args:
+      learner: policy, optimiser and plan.
+      state: a state, or the shapes of one, for its shardings.
+      names: signals to add before the estimator runs.
+      inspect: see :meth:`Learner.learn`.
+    """
+    mesh, plan = learner.mesh, learner.plan
+
+    def update(state: TrainState, batch: Trajectory, estimator: Transform, loss: Objective, prompts: Array):
+        faulty = faulty_groups(batch)
+        batch = drop_groups(batch, faulty)
+        batch = add_signals(learner, state, batch, names)
+        credit = estimate(estimator, batch, step=state.step, mesh=mesh, mesh_axes=("data", "fsdp"))
+        metrics = batch_metrics(batch, credit)
+        metrics["dropped_groups"] = (jnp.sum(faulty, dtype=jnp.float32), jnp.float32(1))
+        state, learned = learner.learn(state, batch, credit, loss, inspect)
+        baseline = _moving_average(state.baseline, batch, plan.baseline_decay)
+        state = state.replace(step=state.step + 1, cursor=state.cursor + prompts, baseline=baseline)
+        return state, metrics | learned
+
+    return _jit_step(mesh, state, update, 3)
+
+
+def make_imitate(learner: Learner, state: TrainState) -> Callable:
+    """The supervised step ``imitate(state, gold, prompts) -> state, metrics``, of the same parts as an update."""
+
+    def imitate(state: TrainState, batch: Trajectory, prompts: Array):
+        mask = batch.action_mask
+        credit = Credit(mask.astype(jnp.float32), mask, {}, Level.TOKEN)
+        state, metrics = learner.learn(state, batch, credit, supervised())
+        metrics = {name: metrics[name] for name in ("loss", "entropy", "gradient_norm", "skipped_updates")}
+        return state.replace(step=state.step + 1, cursor=state.cursor + prompts), metrics
+
+    return _jit_step(learner.mesh, state, imitate, 1)
+
+
+def make_begin(learner: Learner, state: TrainState) -> Callable[[TrainState], TrainState]:
+    """What lies between warm start and reinforcement learning: a fresh optimiser, and the reference is the policy as it is."""
+
+    def begin(state: TrainState) -> TrainState:
+        reference = None if state.reference is None else jax.tree.map(jnp.copy, state.params)
+        return state.replace(opt_state=learner.optimizer.init(state.params), reference=reference)
+
+    places = state_shardings(learner.mesh, state)
+    return jax.jit(begin, in_shardings=(places,), out_shardings=places, donate_argnums=0)
+
+
+def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: Sequence[str]) -> Trajectory:
+    """The batch with those of the signals `names` that policy, reference and moving average can tell.
+
+    The passes run over one micro-batch at a time, which bounds the memory for logits as in the update itself.
+    """
+    names = [name for name in names if name not in batch.signals]
+    if "running_baseline" in names:
+        batch = batch.with_signals(running_baseline=numerics.safe_divide(state.baseline[0], state.baseline[1]))
+    probed = [name for name in names if name in PROBED]
+    if not probed:
+        return batch
+    parts = learner.plan.minibatches * learner.plan.micro_batches
+    pieces = learner.pin(split(batch, batch.batch_shape[0], parts))
+
+    def probe(carry, piece: Trajectory):
+        piece = policy_probe(learner.policy, state.params, piece, probed, state.reference, learner.sampling)
+        return carry, {name: piece.signals[name] for name in probed}
+
+    return batch.with_signals(**merge(_scan(probe, (), pieces, parts)[1]))
+
+
+def _jit_step(mesh: Mesh, state: TrainState, step: Callable, others: int) -> Callable:
+    places, everywhere = state_shardings(mesh, state), mesh_lib.replicated(mesh)
+    return jax.jit(
+        step,
+        in_shardings=(places, mesh_lib.batch_sharding(mesh), *[everywhere] * others),
+        out_shardings=(places, everywhere),
+        donate_argnums=0,
+    )

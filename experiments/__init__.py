@@ -1,0 +1,1 @@
+"""Entry points: flags in, one library call, nothing else."""

@@ -1,0 +1,67 @@
+"""Trains a policy with a credit estimator that is chosen by name.
+
+    python -m experiments.train --config=configs/quickstart.py --workdir=runs/quickstart
+
+--config takes a file with a `get_config(arg)`, and the argument after a colon. Any field is overridden by its path:
+
+    --config=configs/quickstart.py:runlocal        a form of the config that finishes within a minute on two cores
+    --config.recipe.name=rloo                      another method; `python -c "import creditjax; print(*creditjax.list_recipes())"`
+    --config.recipe.eps=1e-4                       a hyperparameter of the recipe
+    --config.optimizer.learning_rate=3e-4          anything else, see the comments in creditjax/training/config.py
+
+--workdir receives config.json (resolved, with versions), metrics.jsonl, checkpoints/ and, at the end, report.html. The same
+command again resumes after a kill, to the same numbers as a run that was never killed. Configs:
+
+    configs/quickstart.py    arithmetic from reasoning-gym, a tiny transformer, GRPO
+    configs/lookup.py        a multi-turn agent that looks things up
+    configs/chain.py         classical control with delayed reward, PPO
+    configs/gsm8k.py         grade-school mathematics, the data path
+    configs/forkme.py        made to be copied
+
+A run over several processes gets the same command in each, with --coordinator, --num_processes and --process_id.
+"""
+
+import logging as python_logging
+import sys
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "A config file, FILE[:arg].", lock_config=False, accept_new_attributes=True
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's directory; made if absent, resumed from if not.")
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", "", "host:port of process 0 in a run over several processes; 'auto' asks the cluster."
+)
+_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes.", lower_bound=1)
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process.", lower_bound=0)
+
+
+def main(argv: list[str]) -> None:
+    """Flags to one library call."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+    # Orbax tells every save at this level.
+    logging.set_verbosity(logging.WARNING)
+    python_logging.getLogger("jax").setLevel(python_logging.WARNING)
+    from creditjax import training
+    from creditjax.training import mesh
+
+    try:
+        mesh.initialize_distributed(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        result = training.train(_CONFIG.value, _WORKDIR.value)
+    except (training.ConfigError, training.FaultyBatch) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    if not result.finished:
+        sys.exit(128 + 15)  # what a shell says of a process that ended by SIGTERM
+
+
+def run() -> None:
+    """The console entry."""
+    flags.mark_flags_as_required(["config", "workdir"])
+    app.run(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -9,22 +9,22 @@ ROOT = pathlib.Path(__file__).parent
 VERSION = re.search(r'__version__ = "([^"]+)"', (ROOT / "creditjax" / "version.py").read_text()).group(1)
 
 CORE = ["jax>=0.10", "chex>=0.1.90", "numpy>=2.0"]
+# What `make quickstart` imports.
+QUICKSTART = [
+    "absl-py>=2.1",
+    "clu>=0.0.12",
+    "flax>=0.12",
+    "ml-collections>=1.0",
+    "optax>=0.2.5",
+    "orbax-checkpoint>=0.11",
+    "reasoning-gym>=0.1.20",
+    "tensorboardX>=2.6",
+    "tqdm>=4.66",
+]
 EXTRAS = {
-    # Everything `experiments/train.py` imports.
-    "train": [
-        "absl-py>=2.1",
-        "array_record>=0.8",
-        "clu>=0.0.12",
-        "flax>=0.12",
-        "gymnax>=1.0",
-        "ml-collections>=1.0",
-        "optax>=0.2.5",
-        "orbax-checkpoint>=0.11",
-        "reasoning-gym>=0.1.20",
-        "tensorboardX>=2.6",
-        "tensorflow-datasets>=4.9.8",
-        "tqdm>=4.66",
-    ],
+    "quickstart": QUICKSTART,
+    # Everything that `experiments/train.py` imports for any task.
+    "train": [*QUICKSTART, "array_record>=0.8", "gymnax>=1.0", "tensorflow-datasets>=4.9.8"],
     "test": ["hypothesis>=6.100", "mypy>=1.10", "optax>=0.2.5", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.8"],
     "docs": ["matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"],
 }
@@ -39,7 +39,7 @@ setuptools.setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=setuptools.find_packages(include=["creditjax", "creditjax.*"]),
-    package_data={"creditjax": ["py.typed"]},
+    package_data={"creditjax": ["py.typed"], "creditjax.recipes": ["*.json"], "creditjax.report": ["*.css", "*.js"]},
     install_requires=CORE,
     extras_require=EXTRAS,
 )

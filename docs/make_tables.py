@@ -1,0 +1,59 @@
+"""Writes the method table of README.md from the registry: `make tables`, or `python -m docs.make_tables`.
+
+The table stands between two marker lines, and a test asserts that it is current.
+"""
+
+import pathlib
+import re
+
+import creditjax
+
+README = pathlib.Path(__file__).parent.parent / "README.md"
+BEGIN, END = "<!-- methods:begin -->", "<!-- methods:end -->"
+HEADER = ("`recipe`", "method", "paper", "credit to", "how", "reads", "cost", "tier")
+
+
+def method_table() -> str:
+    """A Markdown table with one row for each registered name."""
+    rows = [HEADER, ("---",) * len(HEADER)]
+    for name in creditjax.list_recipes():
+        recipe = creditjax.recipe(name)
+        card, needs = recipe.card, ", ".join(f"`{need}`" for need in recipe.needs)
+        method = card.name if card.name == card.title else f"{card.name}: {card.title}" if card.title else card.name
+        rows.append(
+            (
+                f"`{name}`",
+                method,
+                _link(card.paper),
+                card.granularity,
+                card.methodology,
+                needs,
+                recipe.cost,
+                recipe.tier,
+            )
+        )
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)
+
+
+def updated(text: str) -> str:
+    """The text with the current table between the markers.
+
+    Raises:
+      ValueError: the markers are not there, once each and in this order.
+    """
+    parts = re.split(f"({re.escape(BEGIN)}|{re.escape(END)})", text)
+    if parts[1::2] != [BEGIN, END]:
+        raise ValueError(f"wanted one {BEGIN} and one {END} after it, found {parts[1::2]}")
+    return f"{parts[0]}{BEGIN}\n{method_table()}\n{END}{parts[4]}"
+
+
+def _link(paper: str) -> str:
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[\g<0>](https://arxiv.org/abs/\1)", paper)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    README.write_text(updated(README.read_text(encoding="utf-8")), encoding="utf-8")

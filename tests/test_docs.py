@@ -1,0 +1,76 @@
+"""What is written about the library holds: docstrings are there, the README's examples run, its table is current."""
+
+import doctest
+import importlib
+import inspect
+import pathlib
+import re
+
+import pytest
+
+import creditjax
+from docs import make_tables
+
+README = make_tables.README.read_text(encoding="utf-8")
+ROOT = make_tables.README.parent
+PUBLIC = ["creditjax", *(f"creditjax.{room}" for room in ("algebra", "objectives", "recipes", "report"))]
+
+
+def undocumented(module):
+    """Public functions and classes without a docstring of their own; NamedTuples and dataclasses make a bare one up."""
+    for name in module.__all__:
+        member = getattr(module, name)
+        if not (inspect.isclass(member) or callable(member)):
+            continue
+        own = vars(member).get("__doc__") if inspect.isclass(member) else member.__doc__
+        if not own or own.startswith(f"{getattr(member, '__name__', name)}("):
+            yield f"{module.__name__}.{name}"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_symbols_have_docstrings(name):
+    module = importlib.import_module(name)
+    assert module.__doc__ and module.__all__
+    assert list(undocumented(module)) == []
+
+
+def test_missing_docstrings_are_found():
+    module = type("module", (), {"__all__": ["f", "C", "g"], "__name__": "m"})
+    module.f, module.C, module.g = lambda: 0, type("C", (), {}), test_missing_docstrings_are_found
+    assert list(undocumented(module)) == ["m.f", "m.C", "m.g"]
+
+
+def test_readme_examples_run():
+    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "README.md", "README.md", 0)
+    assert len(test.examples) >= 8
+    report: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=report.append)
+    assert result.failed == 0, "".join(report)
+
+
+def test_readme_table_is_current():
+    assert make_tables.updated(README) == README, "run `make tables`"
+    for name in creditjax.list_recipes():
+        assert README.count(f"| `{name}` |") == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", make_tables.BEGIN, f"{make_tables.END}{make_tables.BEGIN}", make_tables.BEGIN * 2]
+)
+def test_markers_have_to_be_there(text):
+    with pytest.raises(ValueError, match="wanted one <!-- methods:begin -->"):
+        make_tables.updated(text)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/architecture.md"])
+def test_links_to_files_lead_somewhere(page):
+    path = ROOT / page
+    targets = re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8"))
+    broken = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+    assert broken == []
+
+
+def test_readme_names_files_that_exist():
+    named = re.findall(r"`((?:creditjax|configs|docs|experiments)/[\w./]*)`", README)
+    assert named and [name for name in named if not (ROOT / pathlib.Path(name)).exists()] == []

@@ -12,27 +12,14 @@ from creditjax.report.data import Series
 
 # Sections of the page and the metrics that belong to each; the first pattern that fits decides.
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Success and reward", ("eval/*", "best/*", "reward*", "success*", "outcome*", "return*", "episode*")),
-    ("Credit and groups", ("credit*", "groups/*", "advantage*")),
+    ("Success and reward", ("eval/*", "best/*", "reward*", "success*", "accuracy", "outcome*", "return*")),
+    ("Credit and groups", ("credit*", "*groups*", "advantage*", "rollout_batches")),
     (
         "Policy update",
-        (
-            "kl*",
-            "policy/*",
-            "entropy*",
-            "clip*",
-            "ratio*",
-            "logprob*",
-            "loss*",
-            "*_loss",
-            "grad*",
-            "update*",
-            "lr",
-            "learning*",
-        ),
+        ("loss*", "*_loss", "kl*", "entropy*", "clip*", "ratio*", "logprob*", "grad*", "*updates", "learning_rate"),
     ),
-    ("Length and speed", ("response_length*", "length*", "tokens*", "*second*", "time*", "*_time")),
-    ("Warm start", ("warm*", "sft*", "pretrain*")),
+    ("Length and speed", ("response_length*", "truncated*", "tokens*", "seconds*", "time*")),
+    ("Warm start", ("warm*",)),
 )
 OTHER = "Other measurements"
 

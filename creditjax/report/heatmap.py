@@ -252,7 +252,7 @@ def _cells(text: str) -> int:
 
 
 def _pieces(text: str, columns: int) -> list[str]:
-    return [text[start : start + columns] for start in range(0, len(text), columns)] or [""]
+    return [text[start : start + columns] for start in range(0, len(text), columns)]
 
 
 def _checked(scale: float) -> float:

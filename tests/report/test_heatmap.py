@@ -88,6 +88,13 @@ def test_svg_wraps_inside_its_width():
     assert "".join(t.text for g in tree.iter(f"{SVG}g") for t in g.iter(f"{SVG}text")).count("x") == 300
 
 
+def test_svg_gives_padding_no_room_and_empty_actions_a_sign():
+    padded = heatmap_svg(["a", "", *[""] * 200], np.ones(202), np.arange(202) < 2)
+    tight = heatmap_svg(["a", ""], np.ones(2), np.ones(2, bool))
+    assert padded == tight
+    assert [g.find(f"{SVG}text").text for g in ElementTree.fromstring(tight).iter(f"{SVG}g")] == ["a", "\u2205"]
+
+
 @pytest.mark.parametrize("draw", [heatmap_html, heatmap_svg])
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -173,20 +173,15 @@ def test_metrics_of_a_resumed_run(tmp_path):
 
 
 def test_sections_take_every_metric_once():
-    keys = [
-        "reward",
-        "eval/success",
-        "kl",
-        "value_loss",
-        "tokens_per_second",
-        "made/up",
-        "credit/std",
-        "groups/zero_variance",
-    ]
-    found = sections(keys)
-    assert sorted(key for _, members in found for key in members) == sorted(keys)
-    assert dict(found)["Other measurements"] == ["made/up"]
-    assert found[0] == ("Success and reward", ["eval/success", "reward"])
+    keys = {
+        "Success and reward": ["eval/success", "reward"],
+        "Credit and groups": ["credit/mean", "credit_std", "groups/zero_variance", "zero_variance_groups"],
+        "Policy update": ["clip_fraction", "entropy", "gradient_norm", "kl", "loss", "value_loss"],
+        "Length and speed": ["response_length", "seconds_per_step", "tokens_per_second"],
+        "Warm start": ["warm_start/entropy", "warm_start/loss"],
+        "Other measurements": ["made/up"],
+    }
+    assert sections(sum(reversed(keys.values()), [])) == list(keys.items())
 
 
 def test_long_curve_keeps_means_and_range():

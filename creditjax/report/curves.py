@@ -32,7 +32,7 @@ _HUGE = 1e300
 
 def sections(keys: Iterable[str]) -> list[tuple[str, list[str]]]:
     """The metrics by section, in the page's order; keys that fit nowhere come last, empty sections are left out."""
-    found: dict[str, list[str]] = {title: [] for title, _ in SECTIONS} | {OTHER: []}
+    found: dict[str, list[str]] = {title: [] for title in (*dict(SECTIONS), OTHER)}
     for key in sorted(keys):
         title = next((title for title, patterns in SECTIONS if _fits(key, patterns)), OTHER)
         found[title].append(key)

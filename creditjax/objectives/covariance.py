@@ -36,7 +36,7 @@ def largest(score: Array, candidates: Array, count: Array) -> Array:
 
 
 def _count(fraction: Array, mask: Array) -> Array:
-    """``max(⌊fraction · n⌋, 1)`` of the n selected positions; the margin undoes the float32 rounding of the fraction."""
+    """``max(⌊fraction · n⌋, 1)`` of the n selected positions; the margin undoes the fraction's float32 rounding."""
     return jnp.maximum(jnp.floor(fraction * masked_count(mask) * (1.0 + 1e-6)), 1.0)
 
 

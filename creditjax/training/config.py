@@ -1,7 +1,7 @@
 """The configuration of a run: its fields, the argument string of config files, and the check before anything compiles.
 
-A config file returns :func:`default_config` with some fields changed. Three parts take whatever arguments their `name` takes,
-and are checked against it: `recipe` and `policy` (arguments beside `name`), and `task` (arguments in `options`).
+A config file returns :func:`default_config` with some fields changed. Three parts, `task`, `policy` and `recipe`, have a
+`name` and beside it whatever arguments that name takes; they are checked against it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class ConfigError(ValueError):
 POLICIES = ("transformer", "mlp", "gru")
 
 # Fields that hold whatever arguments their part takes.
-_OPEN = ("recipe", "policy", "task.options", "optimizer.options")
+_OPEN = ("task", "policy", "recipe", "optimizer.options")
 
 
 def default_config() -> ConfigDict:
@@ -34,8 +34,8 @@ def default_config() -> ConfigDict:
     # Number of reinforcement-learning steps, after the warm start.
     config.steps = 100
 
-    # What is trained on: a name of `creditjax.tasks.TASKS` and the options of its class.
-    config.task = ConfigDict({"name": "reasoning_gym", "options": {}})
+    # What is trained on: a name of `creditjax.tasks.TASKS`, and the arguments of its class beside the name.
+    config.task = ConfigDict({"name": "reasoning_gym"})
     # Who is trained: "transformer", "mlp" or "gru", and the fields of its configuration beside the name.
     config.policy = ConfigDict({"name": "transformer"})
     # How it is trained: a name of `creditjax.list_recipes()`, and its hyperparameters beside the name.
@@ -192,7 +192,7 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
         _check_least(config, path, 1)
     _check_choice("on_fault", config.on_fault, ("stop", "drop"))
     _check_choice("policy.name", config.policy.get("name"), POLICIES)
-    _check_choice("task.name", config.task.name, tasks.TASKS)
+    _check_choice("task.name", config.task.get("name"), tasks.TASKS)
 
     pieces = shards * batch.minibatches * batch.micro_batches
     if batch.prompts % pieces:
@@ -212,7 +212,7 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
 
     recipe = _build_recipe(config.recipe)
     try:
-        task = tasks.make(config.task.name, **_plain(config.task.options))
+        task = tasks.make(**_plain(config.task))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"task: {error}") from error
     if config.warm_start.steps and not hasattr(task, "gold"):

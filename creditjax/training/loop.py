@@ -187,9 +187,7 @@ class _Run:
         path = self.workdir / "metrics.jsonl"
         if main:
             metrics_lib.truncate(path, self.step if state is not None else -1)
-        self.console = metrics_lib.Console(
-            self.total, self.step, _SHOWN, self.stream if main else open(os.devnull, "w")
-        )
+        self.console = metrics_lib.Console(self.total, self.step, _SHOWN, self.stream, quiet=not main)
         if state is not None and self.step >= self.total:
             self.console.say(f"{self.workdir}: this run is finished ({self.step} steps); report: {self.report_path}")
             if not self.report_path.exists():

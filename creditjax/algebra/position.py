@@ -7,7 +7,7 @@ from creditjax import numerics
 from creditjax.algebra.core import transform
 from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.credit import lift as lift_credit
-from creditjax.kernels import prefix, returns, segments
+from creditjax.kernels import kl, prefix, returns, segments
 from creditjax.kernels import vtrace as vtrace_kernel
 from creditjax.trajectory import Trajectory, last_action, vote_weight
 
@@ -39,22 +39,33 @@ def _tokens(value: Array, valid: Array, batch: Trajectory, credit: Credit) -> Cr
     return Credit(numerics.select(value, valid), valid, credit.extras, Level.TOKEN)
 
 
-@transform(takes=(Level.TOKEN, Level.SEGMENT), gives=None, uses=("terminated", "truncated", "next_value"))
+@transform(
+    takes=(Level.TOKEN, Level.SEGMENT),
+    gives=None,
+    needs=lambda bootstrap, **_: ("next_value",) if bootstrap else (),
+    uses=("terminated", "truncated"),
+)
 def discounted_return(
-    credit: Credit, batch: Trajectory, *, gamma: float = 1.0, causal: bool = True, count_observations: bool = False
+    credit: Credit,
+    batch: Trajectory,
+    *,
+    gamma: float = 1.0,
+    causal: bool = True,
+    count_observations: bool = False,
+    bootstrap: bool = False,
 ) -> Credit:
     """``G_t = r_t + gamma G_{t+1}`` over acted positions, or over segments (Williams 1992).
 
-    At tokens an episode that ended or was cut off stops the sum, and a truncated one bootstraps from `next_value` where the batch
-    has it.
+    At tokens an episode that ended or was cut off stops the sum.
 
     Args:
       gamma: discount per acted position (per segment at that level).
       causal: with False, every acted position gets the return of its rollout's first one.
       count_observations: discount over every position instead of acted ones.
+      bootstrap: what was cut off goes on with the signal `next_value`; without, a truncated return is just shorter.
     """
     if credit.level is Level.SEGMENT:
-        value = jax.vmap(returns.segment_return, in_axes=(0, 0, None))(credit.value, credit.valid, gamma)
+        value = jax.vmap(returns.future_sum, in_axes=(0, 0, None))(credit.value, credit.valid, gamma)
         return credit.with_value(value)
 
     def one(reward, mask, terminated, truncated, next_value):
@@ -68,9 +79,8 @@ def discounted_return(
             count_observations=count_observations,
         )
 
-    value = jax.vmap(one)(
-        credit.value, credit.valid, batch.terminated, batch.truncated, batch.signals.get("next_value")
-    )
+    next_value = batch.signals["next_value"] if bootstrap else None
+    value = jax.vmap(one)(credit.value, credit.valid, batch.terminated, batch.truncated, next_value)
     if not causal:
         first = jnp.argmax(credit.valid, axis=-1, keepdims=True)
         value = jnp.broadcast_to(jnp.take_along_axis(value, first, axis=-1), value.shape)
@@ -112,7 +122,7 @@ def gae(
         kept = dict(next_value=next_value, terminated=terminated, truncated=truncated, truncation=truncation)
         advantage, target = returns.gae(reward, value, mask, gamma, lam, **kept)
         if value_lam is not None:
-            target = returns.gae(reward, value, mask, gamma, value_lam, **kept).value_target
+            target = returns.lambda_return(reward, value, mask, gamma, value_lam, **kept)
         return advantage, target
 
     signals = batch.signals
@@ -148,28 +158,18 @@ def vtrace(
     `extras["value_target"]` is vs.
     """
 
-    def one(reward, mask, value, log_rho, next_value, terminated, truncated):
-        return vtrace_kernel.vtrace(
-            reward,
-            value,
-            log_rho,
-            mask,
-            gamma,
-            lam=lam,
-            rho_bar=rho_bar,
-            rho_pg_bar=rho_pg_bar,
-            next_value=next_value,
-            terminated=terminated,
-            truncated=truncated,
-        )
+    def one(reward, mask, value, current, behaviour, next_value, terminated, truncated):
+        kept = dict(next_value=next_value, terminated=terminated, truncated=truncated)
+        clips = dict(rho_bar=rho_bar, rho_pg_bar=rho_pg_bar)
+        return vtrace_kernel.vtrace(reward, value, current, behaviour, mask, gamma, lam, **clips, **kept)
 
     signals = batch.signals
-    log_rho = numerics.select(signals["logprob_current"], credit.valid) - numerics.select(batch.logprob, credit.valid)
     result = jax.vmap(one)(
         credit.value,
         credit.valid,
         signals["value"],
-        log_rho,
+        signals["logprob_current"],
+        batch.logprob,
         signals.get("next_value"),
         batch.terminated,
         batch.truncated,
@@ -284,10 +284,8 @@ def kl_in_reward(credit: Credit, batch: Trajectory, *, beta: float = 0.01, kind:
       beta: weight of the penalty.
       kind: "k1", "k2", "k3" or "abs" (see `creditjax.kernels.kl`).
     """
-    from creditjax.kernels import kl
-
     mask = batch.action_mask & (credit.valid if credit.level is Level.TOKEN else credit.valid[..., None])
-    penalty = kl.penalty(numerics.select(batch.logprob, mask), numerics.select(batch.signals["logprob_ref"], mask), kind)
+    penalty = kl.kl_estimate(numerics.select(batch.logprob, mask), numerics.select(batch.signals["logprob_ref"], mask), kind)
     if credit.level is Level.TRAJECTORY:
         penalty = numerics.masked_sum(penalty, mask, axis=-1)
     return credit.with_value(credit.value - beta * penalty)

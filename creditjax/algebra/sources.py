@@ -6,7 +6,7 @@ from jax import numpy as jnp
 from creditjax import numerics
 from creditjax.algebra.core import transform
 from creditjax.algebra.credit import Credit, Level, credit
-from creditjax.kernels import matching, segments
+from creditjax.kernels import matching, returns, segments
 from creditjax.kernels.shapley import shapley_values
 from creditjax.trajectory import Trajectory, last_action, segment_mask, signal_spec, vote_mask
 
@@ -39,7 +39,7 @@ def rewards(batch: Trajectory) -> Credit:
     valid = acted(batch)
     if batch.reward is None:
         return credit(jnp.where(last_action(batch), batch.outcome[..., None], 0.0), valid, Level.TOKEN)
-    return credit(jax.vmap(segments.gather_rewards)(batch.reward, batch.action_mask), valid, Level.TOKEN)
+    return credit(jax.vmap(returns.gather_rewards)(batch.reward, batch.action_mask), valid, Level.TOKEN)
 
 
 @transform(takes=None, gives=Level.SEGMENT, needs=("segment",), uses=("reward",))
@@ -98,7 +98,7 @@ def _read(batch: Trajectory, name: str, valid: Array, level: Level) -> Credit:
     return credit(x, valid, level)
 
 
-def _named(name: str) -> tuple[str, ...]:
+def _named(name: str, **_) -> tuple[str, ...]:
     return (name,)
 
 

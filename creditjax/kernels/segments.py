@@ -1,0 +1,58 @@
+"""From positions to segments and back: sums, means, last positions, broadcasts. Segments need not be contiguous.
+
+`ids` i32 ``[T]`` names the segment of each position; -1 (or anything outside ``0..K-1``) is none. Batch with `jax.vmap`.
+"""
+
+import jax
+from jax import numpy as jnp
+
+from creditjax import numerics
+
+Array = jax.Array
+
+
+def _owned(ids: Array, mask: Array, num_segments: int) -> Array:
+    return (ids == jnp.arange(num_segments)[:, None]) & mask
+
+
+def segment_sum(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
+    """Sum of the selected positions of each segment, f32 ``[K]``; 0 where a segment has none.
+
+    Args:
+      x: ``[T]``, only read where `mask` holds.
+      ids: i32 ``[T]``.
+      mask: bool ``[T]``.
+      num_segments: K, static.
+    """
+    return jnp.sum(jnp.where(_owned(ids, mask, num_segments), x.astype(jnp.float32), 0.0), axis=-1)
+
+
+def segment_count(ids: Array, mask: Array, num_segments: int) -> Array:
+    """Number of selected positions of each segment, f32 ``[K]``."""
+    return jnp.sum(_owned(ids, mask, num_segments), axis=-1, dtype=jnp.float32)
+
+
+def segment_mean(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
+    """Mean over the selected positions of each segment, f32 ``[K]``; arguments as in :func:`segment_sum`."""
+    return numerics.safe_divide(segment_sum(x, ids, mask, num_segments), segment_count(ids, mask, num_segments))
+
+
+def segment_last(ids: Array, mask: Array, num_segments: int) -> Array:
+    """True at the last selected position of each segment, bool ``[T]``."""
+    positions = jnp.arange(ids.shape[0])
+    last = jnp.max(jnp.where(_owned(ids, mask, num_segments), positions, -1), axis=-1)
+    return mask & (broadcast(last, ids) == positions) & (ids >= 0)
+
+
+def broadcast(x: Array, ids: Array) -> Array:
+    """Each position's entry of `x`, 0 (False) where it has none.
+
+    Args:
+      x: ``[..., K]``.
+      ids: i32 ``[..., T]``, same leading axes.
+
+    Returns:
+      ``[..., T]`` of the dtype of `x`.
+    """
+    there = (ids >= 0) & (ids < x.shape[-1])
+    return jnp.where(there, jnp.take_along_axis(x, jnp.where(there, ids, 0), axis=-1), jnp.zeros((), x.dtype))

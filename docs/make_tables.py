@@ -19,18 +19,9 @@ def method_table() -> str:
     for name in creditjax.list_recipes():
         recipe = creditjax.recipe(name)
         card, needs = recipe.card, ", ".join(f"`{need}`" for need in recipe.needs)
-        method = card.name if card.name == card.title else f"{card.name}: {card.title}" if card.title else card.name
+        paper = _link(card.paper, card.title)
         rows.append(
-            (
-                f"`{name}`",
-                method,
-                _link(card.paper),
-                card.granularity,
-                card.methodology,
-                needs,
-                recipe.cost,
-                recipe.tier,
-            )
+            (f"`{name}`", card.name, paper, card.granularity, card.methodology, needs, recipe.cost, recipe.tier)
         )
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)
 
@@ -47,8 +38,10 @@ def updated(text: str) -> str:
     return f"{parts[0]}{BEGIN}\n{method_table()}\n{END}{parts[4]}"
 
 
-def _link(paper: str) -> str:
-    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[\g<0>](https://arxiv.org/abs/\1)", paper)
+def _link(paper: str, title: str) -> str:
+    """Every arXiv number as a link that shows the title."""
+    shown = title.replace('"', "'")
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", lambda m: f'[{m[0]}](https://arxiv.org/abs/{m[1]} "{shown}")', paper)
 
 
 def _cell(text: str) -> str:

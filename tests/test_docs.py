@@ -5,6 +5,8 @@ import importlib
 import inspect
 import pathlib
 import re
+import types
+from typing import NamedTuple
 
 import pytest
 
@@ -35,9 +37,11 @@ def test_public_symbols_have_docstrings(name):
 
 
 def test_missing_docstrings_are_found():
-    module = type("module", (), {"__all__": ["f", "C", "g"], "__name__": "m"})
-    module.f, module.C, module.g = lambda: 0, type("C", (), {}), test_missing_docstrings_are_found
-    assert list(undocumented(module)) == ["m.f", "m.C", "m.g"]
+    module = types.ModuleType("m")
+    module.__all__ = ["function", "Class", "Tuple", "told", "constant"]
+    module.function, module.Class, module.Tuple = lambda: 0, type("Class", (), {}), NamedTuple("Tuple", [("x", int)])
+    module.told, module.constant = undocumented, 3
+    assert list(undocumented(module)) == ["m.function", "m.Class", "m.Tuple"]
 
 
 def test_readme_examples_run():

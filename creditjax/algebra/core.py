@@ -178,7 +178,7 @@ def transform(
                     static.append((p.name, value))
             required = needs(**bound.arguments) if callable(needs) else needs
             return Transform(
-                fn, fn.__name__, levels, gives, required, uses, scope, tuple(static), leaves, ()
+                fn, fn.__name__.strip("_"), levels, gives, required, uses, scope, tuple(static), leaves, ()
             )
 
         factory.__signature__ = signature.replace(return_annotation=Transform)  # type: ignore[attr-defined]

@@ -122,18 +122,21 @@ def explain(estimator: Transform) -> str:
 
 def _explain(piece: Transform, level: Any, depth: int) -> tuple[list[str], Any]:
     indent = "  " * depth
-    hyperparameters = [f"{k}={_show(v)}" for k, v in piece.hyperparameters.items()]
-    static = [f"{k}={_show(v)}" for k, v in piece.static if k != "join"]
-    after = piece.level_after(level)
     if piece.name == "chain":
         lines = []
         for child in piece.children:
             more, level = _explain(child, level, depth)
             lines += more
         return lines, level
-    level_said = f"  → {after!r}" if after else ""
-    wanted = f"  needs {', '.join(piece.needs)}" if piece.needs and not piece.children else ""
-    lines = [f"{indent}{piece.name}({', '.join(static + hyperparameters)}){level_said}{wanted}"]
-    for child in piece.children:
-        lines += _explain(child, None if child.is_source else level, depth + 1)[0]
+    given = {**dict(piece.static), **piece.hyperparameters}
+    weights = [given.pop(key) for key in list(given) if key.startswith("weight_")]
+    said = ", ".join(f"{key}={_show(value)}" for key, value in given.items() if key != "join")
+    after = piece.level_after(level)
+    needed = f"  needs {', '.join(piece.needs)}" if piece.needs and not piece.children else ""
+    lines = [f"{indent}{piece.name}({said})  → {after!r}{needed}"]
+    for i, child in enumerate(piece.children):
+        more, _ = _explain(child, None if child.is_source else level, depth + 2)
+        # The first line of each part of a combinator is marked, so that chains in it stay apart.
+        mark = f"{_show(weights[i])} ×" if weights else "-"
+        lines += [f"{indent}  {mark} {more[0].strip()}", *more[1:]]
     return lines, after

@@ -83,10 +83,10 @@ def signal(name: str):
     if axes not in _SIGNAL_LEVELS:
         raise ValueError(f"signal {name!r}: axes {axes}, wanted one of {list(_SIGNAL_LEVELS)}")
     factory = {
-        Level.TRAJECTORY: _trajectory_signal,
-        Level.TOKEN: _token_signal,
-        Level.SEGMENT: _segment_signal,
-        Level.AGENT: _agent_signal,
+        Level.TRAJECTORY: _signal_of_trajectory,
+        Level.TOKEN: _signal_of_token,
+        Level.SEGMENT: _signal_of_segment,
+        Level.AGENT: _signal_of_agent,
     }
     return factory[_SIGNAL_LEVELS[axes]](name)
 
@@ -103,22 +103,22 @@ def _named(name: str, **_) -> tuple[str, ...]:
 
 
 @transform(takes=None, gives=Level.TRAJECTORY, needs=_named)
-def _trajectory_signal(batch: Trajectory, *, name: str) -> Credit:
+def _signal_of_trajectory(batch: Trajectory, *, name: str) -> Credit:
     return _read(batch, name, vote_mask(batch), Level.TRAJECTORY)
 
 
 @transform(takes=None, gives=Level.TOKEN, needs=_named)
-def _token_signal(batch: Trajectory, *, name: str) -> Credit:
+def _signal_of_token(batch: Trajectory, *, name: str) -> Credit:
     return _read(batch, name, acted(batch), Level.TOKEN)
 
 
 @transform(takes=None, gives=Level.SEGMENT, needs=lambda name: (name, "segment"))
-def _segment_signal(batch: Trajectory, *, name: str) -> Credit:
+def _signal_of_segment(batch: Trajectory, *, name: str) -> Credit:
     return _read(batch, name, owned(batch), Level.SEGMENT)
 
 
 @transform(takes=None, gives=Level.AGENT, needs=lambda name: (name, "agent"))
-def _agent_signal(batch: Trajectory, *, name: str) -> Credit:
+def _signal_of_agent(batch: Trajectory, *, name: str) -> Credit:
     x = batch.signals[name]
     return _read(batch, name, jnp.broadcast_to(vote_mask(batch)[..., None], x.shape), Level.AGENT)
 

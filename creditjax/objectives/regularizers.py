@@ -1,6 +1,6 @@
-"""What is added to a policy loss: divergence from a reference, entropy, a critic's regression. All are objectives:
+"""What is added to a policy loss: divergence from a reference, entropy, a critic's regression.
 
-with_value(with_kl(clipped_surrogate(), beta=0.001), coefficient=0.5, clip=0.2)
+All are objectives themselves, so they combine: ``with_value(with_kl(clipped_surrogate(), beta=0.001), clip=0.2)``.
 """
 
 import jax

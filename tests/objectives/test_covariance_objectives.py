@@ -83,12 +83,14 @@ def test_kl_cov_penalises_the_chosen_tokens():
 
 
 def test_count_is_exact_where_the_product_is_an_integer():
-    """2e-4 of 15000 is 3, whatever float32 makes of it."""
+    """7e-4 of 10000 is 7, though the float32 nearest to 7e-4 lies below it."""
+    assert np.floor(np.float32(7e-4) * np.float32(10000)) == 6
+    shape = (2, 2, 2500)
     w = ref.world(0)
-    w.mask[:] = True
-    w.valid[:] = True
-    new, credit, batch = jax.tree.map(lambda x: jnp.tile(x, (1, 1, 375))[:, :, :2500], w.inputs())
-    for fraction, count in ((2e-4, 3), (1e-3, 15), (2.9e-4, 4), (1e-9, 1)):
+    new, credit, batch = w.inputs()
+    new, credit, batch = jax.tree.map(lambda x: jnp.resize(x, shape) if x.ndim == 3 else x[:2], (new, credit, batch))
+    batch = jax.tree.map(lambda x: jnp.ones(shape, bool) if x.dtype == bool else x, batch)
+    for fraction, count in ((7e-4, 7), (1e-3, 10), (2.9e-4, 2), (1e-9, 1)):
         selected = ref.prepare(obj.kl_cov(fraction=fraction), new, credit, batch).extras[SELECTED]
         assert selected.sum() == count
 

@@ -22,7 +22,7 @@ def undocumented(module):
     """Public functions and classes without a docstring of their own; NamedTuples and dataclasses make a bare one up."""
     for name in module.__all__:
         member = getattr(module, name)
-        if not (inspect.isclass(member) or callable(member)):
+        if not (inspect.isclass(member) or inspect.isroutine(member)):
             continue
         own = vars(member).get("__doc__") if inspect.isclass(member) else member.__doc__
         if not own or own.startswith(f"{getattr(member, '__name__', name)}("):

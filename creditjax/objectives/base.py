@@ -58,7 +58,7 @@ class CreditLike(Protocol):
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=("leaves",), meta_fields=("function", "preparation", "static")
+    jax.tree_util.register_dataclass, data_fields=("leaves",), meta_fields=("function", "preparation", "needs", "static")
 )
 @dataclasses.dataclass(frozen=True)
 class Objective:
@@ -67,12 +67,14 @@ class Objective:
     Attributes:
       function: the function under :func:`objective`.
       preparation: its optional whole-minibatch stage.
+      needs: fields and signals that the batch has to have.
       static: the hyperparameters that are part of the program, as sorted items.
       leaves: the hyperparameters that are data: floats and inner objectives.
     """
 
     function: Callable[..., Terms]
     preparation: Callable[..., CreditLike] | None
+    needs: tuple[str, ...]
     static: tuple[tuple[str, Any], ...]
     leaves: dict[str, Any]
 
@@ -105,7 +107,10 @@ class Objective:
 
 
 def objective(
-    *, prepare: Callable[..., CreditLike] | None = None, above: Mapping[str, float] | None = None
+    *,
+    needs: tuple[str, ...] | Callable[..., tuple[str, ...]] = (),
+    prepare: Callable[..., CreditLike] | None = None,
+    above: Mapping[str, float] | None = None,
 ) -> Callable[[Callable[Concatenate[PolicyOutput, CreditLike, Trajectory, P], Terms]], Callable[P, Objective]]:
     """Makes a public factory of a loss function.
 
@@ -113,6 +118,7 @@ def objective(
     an `Aggregation` may be given as a bare mode, a `Literal` is checked against its choices.
 
     Args:
+      needs: fields and signals that the loss cannot do without, or a function of the hyperparameters that returns them.
       prepare: called like the loss function, returns the credit with more extras; see :meth:`Objective.prepare`.
       above: exclusive lower bounds of float hyperparameters; those without one may not be negative. Python numbers are
         checked, arrays are not.
@@ -131,7 +137,8 @@ def objective(
             values = hyperparameters.bind(signature, function.__name__, given, above or {})
             leaves = {name: value for name, value in values.items() if _is_data(value)}
             static = tuple(sorted((name, value) for name, value in values.items() if name not in leaves))
-            return Objective(function, prepare, static, leaves)
+            required = needs(**values) if callable(needs) else needs
+            return Objective(function, prepare, required, static, leaves)
 
         factory.__signature__ = signature
         return factory

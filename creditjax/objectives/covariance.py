@@ -54,7 +54,7 @@ def _prepare_clip_cov(new, credit, batch, *, eps_low, eps_high, fraction, lowest
     return credit.with_extras(**{SELECTED: largest(score, candidates, _count(fraction, x.mask))})
 
 
-@objective(prepare=_prepare_clip_cov)
+@objective(needs=("logprob",), prepare=_prepare_clip_cov)
 def clip_cov(
     new: PolicyOutput,
     credit: CreditLike,
@@ -98,7 +98,7 @@ def _prepare_kl_cov(new, credit, batch, *, fraction, **_):
     return credit.with_extras(**{SELECTED: largest(covariance, x.mask, _count(fraction, x.mask))})
 
 
-@objective(prepare=_prepare_kl_cov)
+@objective(needs=("logprob",), prepare=_prepare_kl_cov)
 def kl_cov(
     new: PolicyOutput,
     credit: CreditLike,

@@ -89,6 +89,10 @@ def _policy_term(loss: Array, mask: Array, credit: CreditLike, aggregation: Aggr
     return Term(*aggregate(loss, mask, aggregation))
 
 
+def _behaviour(ratio: Ratio, **_) -> tuple[str, ...]:
+    return ("logprob", "segment") if ratio.startswith("segment") else ("logprob",)
+
+
 @objective()
 def policy_gradient(
     new: PolicyOutput, credit: CreditLike, batch: Trajectory, *, aggregation: Aggregation = "token_mean"
@@ -102,7 +106,7 @@ def policy_gradient(
     return {"policy": _policy_term(loss, mask, credit, aggregation)}
 
 
-@objective(above={"dual_clip": 1.0})
+@objective(needs=_behaviour, above={"dual_clip": 1.0})
 def clipped_surrogate(
     new: PolicyOutput,
     credit: CreditLike,
@@ -142,7 +146,7 @@ def clipped_surrogate(
     return policy_terms(loss, x, credit, aggregation, r, losses.ppo_clipped(r, x.advantage, *clip))
 
 
-@objective()
+@objective(needs=_behaviour)
 def cispo(
     new: PolicyOutput,
     credit: CreditLike,
@@ -160,7 +164,7 @@ def cispo(
     return policy_terms(loss, x, credit, aggregation, r, (r < 1.0 - eps_low) | (r > 1.0 + eps_high))
 
 
-@objective(above={"tau_positive": 0.0, "tau_negative": 0.0})
+@objective(needs=("logprob",), above={"tau_positive": 0.0, "tau_negative": 0.0})
 def sapo(
     new: PolicyOutput,
     credit: CreditLike,
@@ -177,7 +181,7 @@ def sapo(
     return policy_terms(loss, x, credit, aggregation, r, jnp.zeros_like(x.mask))
 
 
-@objective()
+@objective(needs=("logprob",))
 def geometric_mean(
     new: PolicyOutput,
     credit: CreditLike,

@@ -17,7 +17,7 @@ from creditjax.trajectory import Trajectory
 Array = jax.Array
 
 
-@objective()
+@objective(needs=("logprob_ref",))
 def kl(
     new: PolicyOutput,
     credit: CreditLike,
@@ -46,7 +46,7 @@ def entropy(
     return {"entropy": Term(*aggregate(new.entropy, loss_mask(credit, batch), aggregation), -coefficient)}
 
 
-@objective(above={"clip": 0.0})
+@objective(needs=lambda clip, **_: () if clip is None else ("value",), above={"clip": 0.0})
 def value(
     new: PolicyOutput,
     credit: CreditLike,
@@ -75,7 +75,7 @@ def _prepare_parts(new, credit, batch, *, parts):
     return credit
 
 
-@objective(prepare=_prepare_parts)
+@objective(needs=lambda parts: tuple(dict.fromkeys(n for part in parts for n in part.needs)), prepare=_prepare_parts)
 def _combined(new: PolicyOutput, credit: CreditLike, batch: Trajectory, *, parts: tuple[Objective, ...]) -> Terms:
     terms: Terms = {}
     for part in parts:

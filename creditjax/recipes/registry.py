@@ -99,8 +99,12 @@ class Recipe:
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """The signals among them: what has to be produced before the estimator runs."""
-        return tuple(name for name in self.needs if name not in FIELDS)
+        """The signals to produce before the estimator runs: those it needs, and those it reads when they are there.
+
+        The samplers always bring `token_mask`, so it is not listed.
+        """
+        names = dict.fromkeys([*self.needs, *self.estimator.uses])
+        return tuple(name for name in names if name not in FIELDS and name != "token_mask")
 
     @property
     def batch_statistics(self) -> bool:

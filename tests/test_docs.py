@@ -46,7 +46,7 @@ def test_missing_docstrings_are_found():
 
 def test_readme_examples_run():
     blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
-    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "README.md", "README.md", 0)
+    test = doctest.DocTestParser().get_doctest("\n\n".join([*blocks, ""]), {}, "README.md", "README.md", 0)
     assert len(test.examples) >= 8
     report: list[str] = []
     result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=report.append)

@@ -8,7 +8,8 @@ exponent to ±20 and passes no gradient beyond.
 import jax
 from jax import numpy as jnp
 
-from creditjax.numerics import safe_divide, select
+from creditjax.kernels import segments
+from creditjax.numerics import select
 
 Array = jax.Array
 
@@ -32,13 +33,10 @@ def shared_log_ratio(
       ``[T]``, 0 where not acted.
     """
     owner = jnp.zeros(mask.shape, jnp.int32) if segment is None else segment
-    owned = mask & (owner >= 0)
-    bucket = jnp.where(owned, owner, num_segments)
     own = select(log_ratio, mask)
-    total = jax.ops.segment_sum(own, bucket, num_segments + 1)
-    if mean:
-        total = safe_divide(total, jax.ops.segment_sum(owned.astype(jnp.float32), bucket, num_segments + 1))
-    return jnp.where(owned, total[bucket], own)
+    reduce = segments.segment_mean if mean else segments.segment_sum
+    total = segments.broadcast(reduce(own, owner, mask, num_segments), owner)
+    return jnp.where(mask & (owner >= 0), total, own)
 
 
 def token_form(shared: Array, log_ratio: Array) -> Array:

@@ -11,8 +11,7 @@ belongs to the problem: the observation shows the clock, and nothing is to be ea
 says so.
 """
 
-from collections.abc import Iterable, Mapping
-import difflib
+from collections.abc import Mapping
 import functools
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from creditjax.tasks import base
+from creditjax.tasks.naming import nearest
 
 Array = jax.Array
 
@@ -74,7 +74,7 @@ class GymnaxTask:
         import gymnax
 
         if environment not in gymnax.registered_envs:
-            near = _nearest(environment, gymnax.registered_envs)
+            near = nearest(environment, gymnax.registered_envs)
             raise ValueError(f"environment: {environment!r} is not registered with gymnax; {near}")
         if time_limit not in ("truncates", "terminates"):
             raise ValueError(f"time_limit: {time_limit!r}, wanted 'truncates' or 'terminates'")
@@ -84,7 +84,7 @@ class GymnaxTask:
             raise ValueError(f"arguments: {environment} does not take {sorted(arguments or {})}: {error}") from error
         fields = params.__dataclass_fields__
         if unknown := sorted(set(parameters or {}) - set(fields)):
-            raise ValueError(f"parameters: {environment} has no {unknown[0]!r}; {_nearest(unknown[0], fields)}")
+            raise ValueError(f"parameters: {environment} has no {unknown[0]!r}; {nearest(unknown[0], fields)}")
         # What is an array by default is indexed with traced integers, which a list is not.
         overrides = {
             key: jnp.asarray(x) if hasattr(getattr(params, key), "dtype") else x
@@ -156,9 +156,3 @@ class GymnaxTask:
 def _keys(seed: int, split: int, indices: Array) -> Array:
     key = jax.random.fold_in(jax.random.PRNGKey(seed), split)
     return jax.vmap(lambda index: jax.random.fold_in(key, index))(indices)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    return f"did you mean {', '.join(near)}?" if near else f"it is one of {', '.join(known)}"

@@ -131,44 +131,36 @@ def versions() -> dict[str, str]:
     return found
 
 
-class _Run:
-    """One call of :func:`train`: the compiled programs and the open files."""
+class Programs:
+    """The compiled programs of a run and what they share. Each compiles when it is first called.
 
-    def __init__(self, config: ConfigDict, parts: config_lib.Parts, mesh, workdir: pathlib.Path, stream):
-        self.config, self.parts, self.mesh, self.workdir = config, parts, mesh, workdir
-        self.stream = stream
-        self.task, self.recipe = parts.task, parts.recipe
-        self.warm_steps = config.warm_start.steps
-        self.total = self.warm_steps + config.steps
+    Attributes:
+      rollout, eval_rollout, greedy_rollout: sharded rollouts ``(params, prompts, key) -> Trajectory``.
+      update, imitate, begin: the sharded steps, see `creditjax.training.step`.
+      estimator, objective: the recipe's, on the mesh.
+      abstract: shapes and shardings of the state.
+      names: signals that have to be in a batch.
+    """
+
+    def __init__(self, config: ConfigDict, parts: config_lib.Parts, mesh: jax.sharding.Mesh):
+        self.config, self.mesh, self.sampling = config, mesh, parts.sampling
+        self.task, self.policy, self.recipe = parts.task, parts.policy, parts.recipe
         self.names = config_lib.needed_signals(parts.recipe)
-
         # Both phases have the same kind of optimiser, so that one state fits both.
         updates = config.steps * config.batch.epochs * config.batch.minibatches
         warm = {**config.optimizer, "learning_rate": config.warm_start.learning_rate, "warmup": 0, "schedule": "cosine"}
-        self.optimizer = optimizer_lib.make_optimizer(config.optimizer, updates)
-        self.warm_optimizer = optimizer_lib.make_optimizer(warm, self.warm_steps)
-        self.learner = step_lib.Learner(parts.policy, self.optimizer, parts.sampling, parts.plan, mesh)
-        self.abstract = state_lib.abstract_state(mesh, parts.policy, self.optimizer, "logprob_ref" in self.names)
-        self._compile()
-
-        self.checkpoints = checkpoint.Checkpointer(
-            workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best
-        )
-        self.stop = _StopFlag()
-
-    def _compile(self) -> None:
-        """Makes the programs; each compiles when it first runs."""
-        config, mesh, params = self.config, self.mesh, self.abstract.params
-        group = lambda sampling, size: step_lib.make_rollout(  # noqa: E731
-            mesh, samplers.build(self.task, self.parts.policy, sampling, size), params
-        )
-        self.rollout = group(self.parts.sampling, config.batch.group_size)
-        self.eval_rollout = group(Sampling(config.eval.temperature), 1)
-        self.greedy_rollout = group(Sampling(0.0), 1) if self.recipe.sampler.greedy_baseline else None
-        self.update = step_lib.make_update(self.learner, self.abstract, self.names)
+        optimizer = optimizer_lib.make_optimizer(config.optimizer, updates)
+        warm_optimizer = optimizer_lib.make_optimizer(warm, config.warm_start.steps)
+        self.learner = step_lib.Learner(parts.policy, optimizer, parts.sampling, parts.plan, mesh)
         warm_plan = step_lib.Plan(micro_batches=config.batch.micro_batches)
-        warm = self.learner._replace(optimizer=self.warm_optimizer, sampling=Sampling(), plan=warm_plan)
-        self.imitate = step_lib.make_imitate(warm, self.abstract)
+        warm_learner = step_lib.Learner(parts.policy, warm_optimizer, Sampling(), warm_plan, mesh)
+        self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, "logprob_ref" in self.names)
+
+        self.rollout = self._rollout(parts.sampling, config.batch.group_size)
+        self.eval_rollout = self._rollout(Sampling(config.eval.temperature), 1)
+        self.greedy_rollout = self._rollout(Sampling(0.0), 1) if self.recipe.sampler.greedy_baseline else None
+        self.update = step_lib.make_update(self.learner, self.abstract, self.names)
+        self.imitate = step_lib.make_imitate(warm_learner, self.abstract)
         self.begin = step_lib.make_begin(self.learner, self.abstract)
         everywhere, rows = mesh_lib.replicated(mesh), mesh_lib.batch_sharding(mesh)
         self.faulty = jax.jit(step_lib.faulty_groups, out_shardings=everywhere)
@@ -177,114 +169,29 @@ class _Run:
         self.estimator = mesh_lib.replicate(mesh, self.recipe.estimator)
         self.objective = mesh_lib.replicate(mesh, self.recipe.objective)
 
-    # The run.
+    def _rollout(self, sampling: Sampling, group_size: int):
+        rollout = samplers.build(self.task, self.policy, sampling, group_size)
+        return step_lib.make_rollout(self.mesh, rollout, self.abstract.params)
 
-    def run(self) -> Result:
-        """From where it stands to the end, or to SIGTERM."""
-        state = self.checkpoints.restore(self.abstract)
-        self.step = 0 if state is None else int(state.step)
-        main = jax.process_index() == 0
-        path = self.workdir / "metrics.jsonl"
-        if main:
-            metrics_lib.truncate(path, self.step if state is not None else -1)
-        self.console = metrics_lib.Console(self.total, self.step, _SHOWN, self.stream, quiet=not main)
-        if state is not None and self.step >= self.total:
-            self.console.say(f"{self.workdir}: this run is finished ({self.step} steps); report: {self.report_path}")
-            if not self.report_path.exists():
-                self._close(state)
-            return Result(self.step, True, self._last_row())
-        writers = [self.console]
-        if main:
-            writers.append(metrics_lib.JsonlWriter(path))
-            if self.config.log.tensorboard:
-                writers.append(metrics_lib.TensorBoardWriter(self.workdir / "tensorboard", self.step + 1))
-        self.writer = metrics_lib.Writers(writers)
-        try:
-            with self.stop:
-                return self._train(state)
-        finally:
-            self.writer.close()
-            self.checkpoints.close()
+    def init(self) -> state_lib.TrainState:
+        """The state before the first step."""
+        with_reference = self.abstract.reference is not None
+        return state_lib.init_state(self.mesh, self.policy, self.learner.optimizer, self.config.seed, with_reference)
 
-    def _train(self, state: state_lib.TrainState | None) -> Result:
-        config = self.config
-        if state is None:
-            with_reference = self.abstract.reference is not None
-            state = state_lib.init_state(self.mesh, self.parts.policy, self.optimizer, config.seed, with_reference)
-            state = self._evaluated(state, {})
-        else:
-            self.console.say(f"{self.workdir}: resuming after step {self.step}")
-        self.cursor, self.best = int(state.cursor), float(state.best)
-        self.logged = (time.perf_counter(), self.step)
-        while self.step < self.total:
-            if self.step < self.warm_steps:
-                state, metrics = self._warm_step(state)
-            else:
-                state, metrics = self._learn_step(state)
-            self.step += 1
-            if self.step == self.warm_steps:
-                state = self.begin(state)
-            self.console.advance(self.step)
-            last = self.step == self.total
-            evaluated = last or self.step == self.warm_steps or self.step % config.eval.every == 0
-            if evaluated or self.step % config.log.every == 0:
-                row = self._row(metrics)
-                state = self._evaluated(state, row) if evaluated else self._write(state, row)
-                if config.on_fault == "stop" and row.get("skipped_updates", 0) > 0:
-                    self._save(state)
-                    raise FaultyBatch(f"step {self.step}: the gradient is not finite; the state before it is saved")
-            stopped = self.stop.agreed()
-            if last or stopped or self.step % config.checkpoint.every == 0:
-                self._save(state)
-            if stopped and not last:
-                self.checkpoints.wait()
-                self.console.say(f"{self.workdir}: told to stop, saved after step {self.step}")
-                return Result(self.step, False, self._last_row())
-        self.checkpoints.wait()
-        self._close(state)
-        return Result(self.step, True, self._last_row())
-
-    # Steps.
-
-    def _warm_step(self, state: state_lib.TrainState):
+    def warm_step(self, state: state_lib.TrainState, cursor: int):
+        """One supervised step on the gold answers from `cursor` on."""
         rows = self.config.warm_start.prompts
         low, high = mesh_lib.local_rows(self.mesh, rows)
-        gold = self.task.gold("train", self.cursor + low, high - low)
+        gold = self.task.gold("train", cursor + low, high - low)
         gold = mesh_lib.from_local(self.mesh, rows, gold.replace(signals={}))
-        self.cursor += rows
-        state, metrics = self.imitate(state, gold, np.int32(rows))
-        return state, {f"warm_start/{name}": value for name, value in metrics.items()}
+        return self.imitate(state, gold, np.int32(rows))
 
-    def _learn_step(self, state: state_lib.TrainState):
-        config = self.config
-        key = state_lib.stream_key(state.key, state_lib.Stream.ROLLOUT, self.step)
-        batch, used, rollouts = self._collect(state, key)
-        if config.on_fault == "stop" and (faulty := np.flatnonzero(self.faulty(batch))).size:
-            self._save(state)
-            self.checkpoints.wait()
-            raise FaultyBatch(
-                f"step {self.step + 1}: prompts {faulty.tolist()} of the batch hold faults; {_faults(batch)}"
-            )
-        state, metrics = self.update(state, batch, self.estimator, self.objective, np.int32(used))
-        self.cursor += used
-        if rollouts > 1:
-            metrics["rollout_batches"] = (np.float32(rollouts), np.float32(1))
-        return state, metrics
+    def step(self, state: state_lib.TrainState, batch: Trajectory, used: int):
+        """One update from a batch for which `used` prompts were drawn."""
+        return self.update(state, batch, self.estimator, self.objective, np.int32(used))
 
-    def _collect(self, state: state_lib.TrainState, key: Array) -> tuple[Trajectory, int, int]:
-        """Rollouts of the next prompts, scored; constant groups are replaced by later prompts if the recipe says so."""
-        rows = self.config.batch.prompts
-        limit = self.recipe.sampler.max_batches if self.recipe.sampler.dynamic else 1
-        batch = self._roll(state, self.cursor, "train", jax.random.fold_in(key, 0))
-        for used in range(1, limit):
-            constant = self.constant(batch)
-            if not np.asarray(constant).any():
-                return batch, used * rows, used
-            fresh = self._roll(state, self.cursor + used * rows, "train", jax.random.fold_in(key, used))
-            batch = self.replace(batch, fresh, constant)
-        return batch, limit * rows, limit
-
-    def _roll(self, state: state_lib.TrainState, start: int, split: str, key: Array) -> Trajectory:
+    def roll(self, state: state_lib.TrainState, start: int, split: str, key: Array) -> Trajectory:
+        """Rollouts of the prompts from `start` on, scored by the task's verifier."""
         rows = self.config.batch.prompts
         count = rows if split == "train" else min(rows, self.task.eval_size)
         prompts = evaluate_lib.local_prompts(self.mesh, self.task, split, start, rows, count)
@@ -295,49 +202,30 @@ class _Run:
         greedy = evaluate_lib.verify(self.mesh, self.task, self.greedy_rollout(state.params, placed, key), prompts)
         return batch.with_signals(greedy_outcome=greedy.outcome[:, 0])
 
-    # Rows, checkpoints, the end.
+    def collect(self, state: state_lib.TrainState, start: int, key: Array) -> tuple[Trajectory, int]:
+        """A batch to learn from, and the number of batches of prompts that it took.
 
-    def _row(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        row = metrics_lib.means(metrics)
-        now, (then, before) = time.perf_counter(), self.logged
-        self.logged = (now, self.step)
-        seconds = (now - then) / max(self.step - before, 1)
-        row["seconds_per_step"] = seconds
-        if "tokens" in row:
-            row["tokens_per_second"] = row["tokens"] / seconds
-        return row
+        A recipe with dynamic sampling has groups that teach nothing replaced by those of later prompts, in their places,
+        until none is left or its `max_batches` are used up.
+        """
+        rows, sampler = self.config.batch.prompts, self.recipe.sampler
+        batch = self.roll(state, start, "train", jax.random.fold_in(key, 0))
+        used = 1
+        while sampler.dynamic and used < sampler.max_batches and np.asarray(constant := self.constant(batch)).any():
+            fresh = self.roll(state, start + used * rows, "train", jax.random.fold_in(key, used))
+            batch, used = self.replace(batch, fresh, constant), used + 1
+        return batch, used
 
-    def _write(self, state: state_lib.TrainState, row: Mapping[str, float]) -> state_lib.TrainState:
-        self.writer.write_scalars(self.step, row)
-        return state
-
-    def _evaluated(self, state: state_lib.TrainState, row: dict[str, float]) -> state_lib.TrainState:
+    def evaluate(self, state: state_lib.TrainState, step: int) -> dict[str, float]:
+        """Success on held-out prompts."""
         config = self.config
-        key = state_lib.stream_key(state.key, state_lib.Stream.EVALUATION, self.step)
-        row |= evaluate_lib.evaluate(
-            self.mesh, self.task, self.eval_rollout, state.params, key, config.batch.prompts, config.eval.size,
-            config.eval.success_at,
-        )  # fmt: skip
-        score = row[config.checkpoint.best_metric]
-        self._write(state, row)
-        if score > float(state.best):
-            state = state.replace(best=mesh_lib.replicate(self.mesh, np.float32(score)))
-            self.checkpoints.save_best(self.step, state.params, score)
-        self.logged = (time.perf_counter(), self.step)
-        return state
+        key = state_lib.stream_key(state.key, state_lib.Stream.EVALUATION, step)
+        rows, size, success_at = config.batch.prompts, config.eval.size, config.eval.success_at
+        return evaluate_lib.evaluate(self.mesh, self.task, self.eval_rollout, state.params, key, rows, size, success_at)
 
-    def _save(self, state: state_lib.TrainState) -> None:
-        self.writer.flush()
-        self.checkpoints.save(self.step, state)
-
-    def _last_row(self) -> dict[str, float]:
-        rows = metrics_lib.read_rows(self.workdir / "metrics.jsonl")
-        return rows[-1] if rows else {}
-
-    def _sample_rollouts(self, state: state_lib.TrainState) -> list[dict[str, Any]]:
+    def sample_rollouts(self, state: state_lib.TrainState, step: int) -> list[dict[str, Any]]:
         """Rollouts of held-out prompts with their credit: of each group the best and the worst, mixed groups first."""
-        key = state_lib.stream_key(state.key, state_lib.Stream.REPORT, self.step)
-        batch = self._roll(state, 0, "eval", key)
+        batch = self.roll(state, 0, "eval", state_lib.stream_key(state.key, state_lib.Stream.REPORT, step))
 
         def assign(state, batch, estimator):
             batch = step_lib.add_signals(self.learner, state, batch, self.names)
@@ -347,9 +235,9 @@ class _Run:
         token_mask = batch.signals.get("token_mask", batch.action_mask)
         batch, credit, token_mask, constant = mesh_lib.to_host((batch, credit, token_mask, self.constant(batch)))
         count = min(batch.batch_shape[0], self.task.eval_size)
-        prompt_length = getattr(self.task, "prompt_length", 0)
+        limit, prompt_length = self.config.log.rollouts, getattr(self.task, "prompt_length", 0)
         shown = []
-        for p in sorted(range(count), key=lambda p: (constant[p], p))[: (self.config.log.rollouts + 1) // 2]:
+        for p in sorted(range(count), key=lambda p: (constant[p], p))[: (limit + 1) // 2]:
             order = np.argsort(np.nan_to_num(batch.outcome[p], nan=-np.inf), kind="stable")
             for g in dict.fromkeys((int(order[-1]), int(order[0]))):
                 real = np.flatnonzero(token_mask[p, g])
@@ -365,22 +253,145 @@ class _Run:
                         "group": p,
                     }
                 )
-        return shown[: self.config.log.rollouts]
+        return shown[:limit]
 
-    @property
-    def report_path(self) -> pathlib.Path:
-        """Where the report lies."""
-        return self.workdir / "report.html"
+
+class _Run:
+    """One call of :func:`train`: where it stands, and its open files."""
+
+    def __init__(self, config: ConfigDict, parts: config_lib.Parts, mesh, workdir: pathlib.Path, stream):
+        self.config, self.workdir, self.stream = config, workdir, stream
+        self.programs = Programs(config, parts, mesh)
+        self.warm_steps = config.warm_start.steps
+        self.total = self.warm_steps + config.steps
+        self.checkpoints = checkpoint.Checkpointer(
+            workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best
+        )
+        self.stop = _StopFlag()
+
+    def run(self) -> Result:
+        """From where it stands to the end, or to SIGTERM."""
+        state = self.checkpoints.restore(self.programs.abstract)
+        self.step = 0 if state is None else int(state.step)
+        main, path = jax.process_index() == 0, self.workdir / "metrics.jsonl"
+        if main:
+            metrics_lib.truncate(path, self.step if state is not None else -1)
+        self.console = metrics_lib.Console(self.total, self.step, _SHOWN, self.stream, quiet=not main)
+        writers: list[metrics_lib.MetricWriter] = [self.console]
+        if main:
+            writers.append(metrics_lib.JsonlWriter(path))
+            if self.config.log.tensorboard:
+                writers.append(metrics_lib.TensorBoardWriter(self.workdir / "tensorboard", self.step + 1))
+        self.writer = metrics_lib.Writers(writers)
+        try:
+            if state is not None and self.step >= self.total:
+                return self._finished_before(state)
+            with self.stop:
+                return self._train(state)
+        finally:
+            self.writer.close()
+            self.checkpoints.close()
+
+    def _train(self, state: state_lib.TrainState | None) -> Result:
+        config, programs = self.config, self.programs
+        if state is None:
+            state = self._evaluate(programs.init(), {})
+        else:
+            self.console.say(f"{self.workdir}: resuming after step {self.step}")
+        self.cursor, self.logged = int(state.cursor), (time.perf_counter(), self.step)
+        while self.step < self.total:
+            state, metrics = self._next(state)
+            self.step += 1
+            if self.step == self.warm_steps:
+                state = programs.begin(state)
+            self.console.advance(self.step)
+            last = self.step == self.total
+            evaluated = last or self.step in (self.warm_steps, self.total) or self.step % config.eval.every == 0
+            if evaluated or self.step % config.log.every == 0:
+                row = self._row(metrics)
+                if evaluated:
+                    state = self._evaluate(state, row)
+                else:
+                    self.writer.write_scalars(self.step, row)
+                if config.on_fault == "stop" and row.get("skipped_updates", 0) > 0:
+                    self._save(state)
+                    self.checkpoints.wait()
+                    raise FaultyBatch(f"step {self.step}: the gradient is not finite; the state before it is saved")
+            stopped = self.stop.agreed()
+            if last or stopped or self.step % config.checkpoint.every == 0:
+                self._save(state)
+            if stopped and not last:
+                self.checkpoints.wait()
+                self.console.say(f"{self.workdir}: told to stop, saved after step {self.step}")
+                return Result(self.step, False, self._last_row())
+        self.checkpoints.wait()
+        self._close(state)
+        return Result(self.step, True, self._last_row())
+
+    def _next(self, state: state_lib.TrainState):
+        """One step of whichever phase it is."""
+        programs = self.programs
+        if self.step < self.warm_steps:
+            state, metrics = programs.warm_step(state, self.cursor)
+            self.cursor += self.config.warm_start.prompts
+            return state, {f"warm_start/{name}": value for name, value in metrics.items()}
+        key = state_lib.stream_key(state.key, state_lib.Stream.ROLLOUT, self.step)
+        batch, batches = programs.collect(state, self.cursor, key)
+        if self.config.on_fault == "stop" and (faulty := np.flatnonzero(programs.faulty(batch))).size:
+            self._save(state)
+            self.checkpoints.wait()
+            raise FaultyBatch(f"step {self.step + 1}: faults in the groups {faulty.tolist()}: {_faults(batch)}")
+        used = batches * self.config.batch.prompts
+        state, metrics = programs.step(state, batch, used)
+        self.cursor += used
+        if programs.recipe.sampler.dynamic:
+            metrics["rollout_batches"] = (np.float32(batches), np.float32(1))
+        return state, metrics
+
+    def _row(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+        row = metrics_lib.means(metrics)
+        now, (then, before) = time.perf_counter(), self.logged
+        self.logged = (now, self.step)
+        row["seconds_per_step"] = (now - then) / (self.step - before)
+        if "tokens" in row:
+            row["tokens_per_second"] = row["tokens"] / row["seconds_per_step"]
+        return row
+
+    def _evaluate(self, state: state_lib.TrainState, row: dict[str, float]) -> state_lib.TrainState:
+        """Adds the held-out numbers to a row, writes it, and keeps the parameters if they are the best so far."""
+        row = row | self.programs.evaluate(state, self.step)
+        self.writer.write_scalars(self.step, row)
+        self.logged = (time.perf_counter(), self.step)
+        score = row[self.config.checkpoint.best_metric]
+        if score > float(state.best):
+            state = state.replace(best=mesh_lib.replicate(self.programs.mesh, np.float32(score)))
+            self.checkpoints.save_best(self.step, state.params, score)
+        return state
+
+    def _save(self, state: state_lib.TrainState) -> None:
+        self.writer.flush()
+        self.checkpoints.save(self.step, state)
+
+    def _last_row(self) -> dict[str, float]:
+        rows = metrics_lib.read_rows(self.workdir / "metrics.jsonl")
+        return rows[-1] if rows else {}
+
+    def _finished_before(self, state: state_lib.TrainState) -> Result:
+        report = self.workdir / "report.html"
+        if not report.exists():
+            self._close(state)
+        self.console.say(f"{self.workdir}: this run is finished, {self.step} steps; report: {report}")
+        return Result(self.step, True, self._last_row())
 
     def _close(self, state: state_lib.TrainState) -> None:
         """Writes `rollouts.json` and `report.html`."""
-        shown = self._sample_rollouts(state)
+        shown = self.programs.sample_rollouts(state, self.step)
         if jax.process_index() == 0:
             (self.workdir / "rollouts.json").write_text(json.dumps(shown, ensure_ascii=False, indent=1))
             from creditjax.report import write_report
 
-            write_report(self.workdir)
-            self.console.say(f"{self.workdir}: finished after {self.step} steps; report: {self.report_path}")
+            report = write_report(self.workdir)
+            self.console.say(f"{self.workdir}: finished after {self.step} steps; report: {report}")
         _barrier("report")
 
 

@@ -1,0 +1,36 @@
+"""A run small enough to compile in seconds: Catch, a tiny MLP, GRPO or PPO."""
+
+import json
+import pathlib
+
+from creditjax import training
+
+# Fields of a row that tell the time, and so differ between any two runs.
+WALL_CLOCK = ("seconds_per_step", "tokens_per_second")
+
+
+def catch_config(**changes):
+    """A config whose every field may be changed by its dotted path, with `__` for the dot."""
+    config = training.default_config()
+    config.task = {"name": "control", "environment": "Catch-bsuite", "length": 9, "eval_size": 24}
+    config.policy = {"name": "mlp", "hidden": (16,)}
+    config.recipe = {"name": "grpo"}
+    config.batch.prompts = 16
+    config.batch.group_size = 4
+    config.steps = 6
+    config.eval.every = 4
+    config.checkpoint.every = 2
+    config.checkpoint.best_metric = "eval/reward"
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        holder = config
+        for parent in parents:
+            holder = holder[parent]
+        holder[name] = value
+    return config
+
+
+def rows(workdir):
+    """The rows of metrics.jsonl without what tells the time."""
+    lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
+    return [{name: x for name, x in json.loads(line).items() if name not in WALL_CLOCK} for line in lines]

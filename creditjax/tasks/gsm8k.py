@@ -150,8 +150,8 @@ class GSM8KTask(GradedTask):
     """A `TextTask` over GSM8K: the question is the prompt, the worked solution the gold response.
 
     The training split is endless: epoch after epoch, each in an order of its own that depends on `seed` alone. The
-    held-out split is the test set in its order. Rows whose question or solution does not fit, or whose solution the tokenizer cannot
-    spell, are left out of both.
+    held-out split is the test set in its order. Rows whose question or solution does not fit, or whose solution the
+    tokenizer cannot spell, are left out of both.
 
     A response scores 1 if its final number (see `final_number`) equals the reference's, else 0.
 
@@ -200,9 +200,7 @@ class GSM8KTask(GradedTask):
         self.skipped = {split: len(self._sources[split]) - len(self._rows[split]) for split in _FILES}
         for split, rows in self._rows.items():
             if not len(rows):
-                raise ValueError(
-                    f"no row of {split} has at most {max_prompt} tokens of question and {max_answer} of solution"
-                )
+                raise ValueError(f"no row of {split} fits max_prompt={max_prompt} and max_answer={max_answer}")
         fitting = len(self._rows["test"])
         self.eval_size = fitting if eval_size is None else eval_size
         if self.eval_size > fitting:

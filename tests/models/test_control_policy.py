@@ -14,8 +14,10 @@ POLICIES = [MLPPolicy(A, F, (8,)), GRUPolicy(A, F, 8)]
 
 
 def parameters(policy):
-    # Larger than at initialisation, where all actions are nearly equally probable.
-    return jax.jit(lambda key: jax.tree.map(lambda x: 3 * x, policy.init(key)))(jax.random.key(0))
+    # At initialisation all actions are nearly equally probable.
+    rng = np.random.default_rng(1)
+    shapes = jax.eval_shape(policy.init, jax.random.key(0))
+    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 4))
@@ -67,6 +69,14 @@ def test_top_p_renormalises_its_support():  # case C24
 def test_sampling_distribution(sampling, wanted):
     logits = jnp.log(jnp.array([[0.5, 0.3, 0.2]]))
     np.testing.assert_allclose(jnp.exp(action_log_probs(logits, sampling))[0], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["mlp", "gru"])
+def test_initial_policy_is_nearly_uniform(policy):
+    params = jax.jit(policy.init)(jax.random.key(0))
+    out = evaluate(policy, params, make_batch())
+    np.testing.assert_allclose(out.entropy, np.log(A), atol=1e-3)
+    assert np.asarray(out.value).std() > 0.01
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=["mlp", "gru"])

@@ -16,42 +16,10 @@ import jax
 from jax import numpy as jnp
 
 from creditjax.models import base
+from creditjax.models.sampling import token_statistics
 from creditjax.trajectory import Trajectory, signal_spec
 
 Array = jax.Array
-
-STATISTICS = ("logprob_current", "entropy", "value", "next_value", "chosen_logit", "sum_pi_squared", "self_certainty")
-
-
-def action_log_probs(logits: Array, sampling: base.Sampling, chosen: Array | None = None) -> Array:
-    """Log-probabilities of the sampling distribution over A actions, f32 ``[..., A]``; -inf off its support.
-
-    This is softmax(logits / temperature), cut to the `top_k` most probable actions, then to the smallest set of most
-    probable ones whose mass reaches `top_p`, and renormalised. `chosen` (i32 ``[...]``) always belongs to the support,
-    so that a log-probability stays finite under parameters other than those that sampled. Temperature 0 is the point
-    mass on the most probable action; the log-probability of any other chosen action is then that of temperature 1.
-    """
-    logits = logits.astype(jnp.float32)
-    num_actions = logits.shape[-1]
-    if sampling.temperature == 0:
-        best = jax.nn.one_hot(jnp.argmax(logits, -1), num_actions, dtype=bool)
-        greedy = jnp.where(best, 0.0, -jnp.inf)
-        if chosen is None:
-            return greedy
-        is_best = jnp.take_along_axis(best, chosen[..., None], -1)
-        return jnp.where(is_best, greedy, jax.nn.log_softmax(logits))
-    logits = logits / sampling.temperature
-    if 0 < sampling.top_k < num_actions or sampling.top_p < 1:
-        order = jnp.argsort(-logits, axis=-1, stable=True)
-        rank = jnp.argsort(order, axis=-1)
-        keep = rank < sampling.top_k if 0 < sampling.top_k < num_actions else jnp.ones_like(rank, bool)
-        mass = jnp.take_along_axis(jax.nn.softmax(jnp.where(keep, logits, -jnp.inf)), order, -1)
-        before = jnp.take_along_axis(jnp.cumsum(mass, -1) - mass, rank, -1)
-        keep = keep & ((before < sampling.top_p) | (rank == 0))
-        if chosen is not None:
-            keep = keep | jax.nn.one_hot(chosen, num_actions, dtype=bool)
-        logits = jnp.where(keep, logits, -jnp.inf)
-    return jax.nn.log_softmax(logits)
 
 
 class _Head(nn.Module):
@@ -132,12 +100,11 @@ class _ControlPolicy:
           batch: carries `observation` ``[..., T, F]``; `terminated` and `truncated` (if given) say where episodes end
             in a row.
           sampling: the distribution that log-probability and entropy are those of.
-          statistics: names out of `STATISTICS`. `self_certainty` is taken of softmax(logits), `sum_pi_squared` of the
-            sampling distribution.
+          statistics: names that `creditjax.models.sampling.token_statistics` knows.
 
         Raises:
-          KeyError: the batch carries no observation, or an unknown statistic.
-          ValueError: observations that are not ``[..., T, observation_size]``.
+          KeyError: the batch carries no observation.
+          ValueError: observations that are not ``[..., T, observation_size]``, or an unknown statistic.
         """
         mask = batch.action_mask
         observation = self._observations(batch, "observation")
@@ -147,30 +114,18 @@ class _ControlPolicy:
         next_observation = self._observations(batch, "next_observation")
         logits, value, next_value = self._run(params, observation, next_observation, _starts(batch), mask)
 
-        tokens = jnp.where(mask, batch.tokens, 0)
-        log_probs = action_log_probs(logits, sampling, tokens)
-        chosen = jnp.take_along_axis(log_probs, tokens[..., None], -1)[..., 0]
-        support = log_probs > -jnp.inf
-        entropy = -jnp.sum(jnp.where(support, jnp.exp(log_probs) * jnp.where(support, log_probs, 0.0), 0.0), -1)
-        found = {
-            "logprob_current": lambda: jax.lax.stop_gradient(chosen),
-            "entropy": lambda: entropy,
-            "value": lambda: value,
-            "next_value": lambda: next_value,
-            "chosen_logit": lambda: jnp.take_along_axis(logits, tokens[..., None], -1)[..., 0],
-            "sum_pi_squared": lambda: jnp.sum(jnp.exp(2 * log_probs), -1),
-            "self_certainty": lambda: -jnp.log(self.num_actions) - jnp.mean(jax.nn.log_softmax(logits), -1),
-        }
-        if unknown := sorted(set(statistics) - set(found)):
-            raise KeyError(f"statistic {unknown[0]!r} is not known to this policy; it knows {', '.join(STATISTICS)}")
+        found = token_statistics(logits, jnp.where(mask, batch.tokens, 0), sampling, statistics)
 
         def masked(x: Array | None) -> Array | None:
             return None if x is None else jnp.where(mask, x, 0.0)
 
-        extra = {name: masked(found[name]()) for name in statistics}
-        if "next_value" in extra and extra["next_value"] is None:
-            raise KeyError("statistic 'next_value' needs the signal 'next_observation', which this batch lacks")
-        return base.PolicyOutput(masked(chosen), masked(entropy), masked(value), masked(next_value), extra)
+        return base.PolicyOutput(
+            logprob=masked(found["logprob"]),
+            entropy=masked(found["entropy"]),
+            value=masked(value),
+            next_value=masked(next_value),
+            statistics={name: masked(found[name]) for name in statistics},
+        )
 
     def _observations(self, batch: Trajectory, name: str) -> Array | None:
         x = batch.signals.get(name)

@@ -6,7 +6,7 @@ import jax
 from jax import numpy as jnp
 
 from creditjax.models import base as models
-from creditjax.models.control import action_log_probs
+from creditjax.models.sampling import filter_logits
 from creditjax.tasks import base as tasks
 from creditjax.trajectory import Trajectory
 
@@ -57,7 +57,7 @@ def build(
             state, observation, memory, start, acting = carry
             act_key, env_key, new_key = jax.random.split(jax.random.fold_in(key, t), 3)
             memory, logits, _ = policy.step(params, memory, observation, start)
-            log_probs = action_log_probs(logits, sampling)
+            log_probs = jax.nn.log_softmax(filter_logits(logits, sampling))
             action = jax.random.categorical(act_key, log_probs)
             next_observation, next_state, reward, terminated, truncated = task.step(env_key, state, action)
             ended = terminated | truncated

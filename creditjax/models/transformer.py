@@ -134,9 +134,24 @@ def _rotate(x: Array, rotation: tuple[Array, Array]) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def _dense(features: int, name: str, config: TransformerConfig, scale: float = 1.0) -> nn.Dense:
-    init = nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal")
-    return nn.Dense(features, use_bias=False, dtype=config.dtype, param_dtype=jnp.float32, kernel_init=init, name=name)
+class Linear(nn.Module):
+    """``x @ kernel``, without bias, over the last axis."""
+
+    features: int
+    dtype: str
+    init: nn.initializers.Initializer
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Maps ``[..., in]`` to ``[..., features]``."""
+        kernel = self.param("kernel", self.init, (x.shape[-1], self.features), jnp.float32).astype(self.dtype)
+        return x.astype(self.dtype) @ kernel
+
+
+def _linear(features: int, name: str, config: TransformerConfig, scale: float = 1.0) -> Linear:
+    return Linear(
+        features, config.dtype, nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal"), name=name
+    )
 
 
 class Attention(nn.Module):
@@ -146,22 +161,22 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, rotation, visible: Array, past) -> tuple[Array, tuple[Array, Array]]:
-        """Attends from a chunk ``[B, n, width]``.
+        """Attends from a chunk of n positions of B rows.
 
         Args:
-          x: the chunk's normalised residual stream.
+          x: the chunk's normalised residual stream ``[B * n, width]``.
           rotation: cosine and sine of its rotary angles.
           visible: bool ``[B, n, m + n]``, which keys each query may read: m earlier ones, then the chunk's.
           past: keys and values ``[B, m, kv_heads, head_size]``, rotated already.
 
         Returns:
-          The output ``[B, n, width]``, and the chunk's keys and values.
+          The output ``[B * n, width]``, and the chunk's keys and values.
         """
         c = self.config
-        rows, n, _ = x.shape
-        query = _dense(c.heads * c.head_size, "query", c)(x).reshape(rows, n, c.heads, c.head_size)
-        key = _dense(c.kv_heads * c.head_size, "key", c)(x).reshape(rows, n, c.kv_heads, c.head_size)
-        value = _dense(c.kv_heads * c.head_size, "value", c)(x).reshape(rows, n, c.kv_heads, c.head_size)
+        rows, n = visible.shape[:2]
+        query = _linear(c.heads * c.head_size, "query", c)(x).reshape(rows, n, c.heads, c.head_size)
+        key = _linear(c.kv_heads * c.head_size, "key", c)(x).reshape(rows, n, c.kv_heads, c.head_size)
+        value = _linear(c.kv_heads * c.head_size, "value", c)(x).reshape(rows, n, c.kv_heads, c.head_size)
         query = _rotate(query, rotation).reshape(rows, n, c.kv_heads, c.heads // c.kv_heads, c.head_size)
         key = _rotate(key, rotation)
         # Scores, not keys, are concatenated: the cache is read where it lies and never copied.
@@ -172,8 +187,8 @@ class Attention(nn.Module):
         weight = jax.nn.softmax(scores, axis=-1).astype(c.dtype)
         mixed = jnp.einsum("bkgnm,bmkh->bnkgh", weight[..., :m], past[1])
         mixed += jnp.einsum("bkgnm,bmkh->bnkgh", weight[..., m:], value)
-        mixed = mixed.reshape(rows, n, c.heads * c.head_size)
-        return _dense(c.width, "output", c, scale=0.5 / c.depth)(mixed), (key, value)
+        mixed = mixed.reshape(rows * n, c.heads * c.head_size)
+        return _linear(c.width, "output", c, scale=0.5 / c.depth)(mixed), (key, value)
 
 
 class SwiGLU(nn.Module):
@@ -185,8 +200,8 @@ class SwiGLU(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Maps ``[..., width]`` to itself."""
         c = self.config
-        hidden = nn.silu(_dense(c.mlp_width, "gate", c)(x)) * _dense(c.mlp_width, "up", c)(x)
-        return _dense(c.width, "down", c, scale=0.5 / c.depth)(hidden)
+        hidden = nn.silu(_linear(c.mlp_width, "gate", c)(x)) * _linear(c.mlp_width, "up", c)(x)
+        return _linear(c.width, "down", c, scale=0.5 / c.depth)(hidden)
 
 
 class Block(nn.Module):
@@ -224,9 +239,7 @@ class Transformer(nn.Module):
         )(c)
         self.norm = RMSNorm(c)
         if not c.tied:
-            self.unembed = nn.Dense(
-                c.vocab_size, use_bias=False, dtype=c.dtype, param_dtype=jnp.float32, kernel_init=init
-            )
+            self.unembed = Linear(c.vocab_size, c.dtype, init)
         if c.value_head:
             self.value = nn.Dense(1, param_dtype=jnp.float32, kernel_init=nn.initializers.zeros)
 
@@ -258,14 +271,17 @@ class Transformer(nn.Module):
         own = (mask[:, None, :] & (order[None, :] < order[:, None])) | (order[None, :] == order[:, None])
         # A query always sees itself: at padding this keeps the softmax defined, and nobody reads the result.
         visible = jnp.concatenate([jnp.broadcast_to(past_mask[:, None], (rows, n, past_mask.shape[1])), own], axis=-1)
-        x = self.embed(jnp.where(mask, tokens, 0))
+        # The residual stream is flat: with three axes XLA transposes the operands of every kernel's gradient, and the
+        # backward pass takes some four times as long on CPU.
+        x = self.embed(jnp.where(mask, tokens, 0).reshape(-1))
         x, cache = self.layers(x, _rotation(positions, c), visible, past)
-        return self.norm(x), cache
+        return self.norm(x).reshape(rows, n, c.width), cache
 
     def logits(self, hidden: Array) -> Array:
         """Raw logits f32 ``[..., V]``."""
-        out = self.embed.attend(hidden) if self.config.tied else self.unembed(hidden)
-        return out.astype(jnp.float32)
+        flat = hidden.reshape(-1, self.config.width)
+        out = self.embed.attend(flat) if self.config.tied else self.unembed(flat)
+        return out.astype(jnp.float32).reshape(*hidden.shape[:-1], self.config.vocab_size)
 
     def values(self, hidden: Array) -> Array:
         """Scalar value f32 ``[...]``."""
@@ -312,9 +328,8 @@ class TransformerPolicy:
             spec = SIGNALS["token_mask"]
             raise ValueError(f"signal token_mask {list(spec.axes)} is absent: {spec.meaning}; made by {spec.producer}")
         shape, length = batch.tokens.shape, batch.length
-        tokens, mask, acted = (
-            x.reshape(-1, length) for x in (batch.tokens, batch.signals["token_mask"], batch.action_mask)
-        )
+        fields = (batch.tokens, batch.signals["token_mask"], batch.action_mask)
+        tokens, mask, acted = (x.reshape(-1, length) for x in fields)
         hidden, _ = self._apply(params, "hidden", tokens, mask)
         order = jnp.arange(length)
         latest = lax.cummax(jnp.where(mask, order, -1), axis=1)  # the last real token up to t
@@ -326,9 +341,7 @@ class TransformerPolicy:
         if self.config.value_head:
             state_value = self._apply(params, "values", context)
             final_value = self._apply(params, "values", _gather(hidden, latest[:, -1:]))
-            following = lax.cummin(
-                jnp.where(acted, order, length), axis=1, reverse=True
-            )  # the next acted position from t
+            following = lax.cummin(jnp.where(acted, order, length), axis=1, reverse=True)  # next acted position from t
             following = jnp.pad(following[:, 1:], ((0, 0), (0, 1)), constant_values=length)
             ahead = jnp.take_along_axis(state_value, jnp.minimum(following, length - 1), axis=1)
             next_value = jnp.where(following < length, ahead, final_value)
@@ -379,14 +392,12 @@ class TransformerPolicy:
         chunk = self.config.logit_chunk
         if not 0 < chunk < length:
             return head(params, context, tokens)
-        pad = -length % chunk
-        chunks = [
-            jnp.moveaxis(
-                jnp.pad(x, ((0, 0), (0, pad)) + ((0, 0),) * (x.ndim - 2)).reshape(rows, -1, chunk, *x.shape[2:]), 1, 0
-            )
-            for x in (context, tokens)
-        ]
-        found = lax.map(lambda xs: head(params, *xs), tuple(chunks))
+
+        def split(x):
+            x = jnp.pad(x, ((0, 0), (0, -length % chunk)) + ((0, 0),) * (x.ndim - 2))
+            return jnp.moveaxis(x.reshape(rows, -1, chunk, *x.shape[2:]), 1, 0)
+
+        found = lax.map(lambda xs: head(params, *xs), (split(context), split(tokens)))
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, -1)[:, :length], found)
 
 

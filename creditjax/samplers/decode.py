@@ -1,7 +1,8 @@
 """The one decode loop: prompts in, turns of sampled and environment tokens out, with a KV cache.
 
 Positions are those of the rollout's static layout (`creditjax.tasks.base.TurnFormat`), and a cache slot is a position,
-so every row writes to the same slot at the same time; what a row did not use stays masked. Prompts may be padded anywhere.
+so every row writes to the same slot at the same time; what a row did not use stays masked. Prompts may have padding
+anywhere.
 Pure and jittable; a caller jits it with whatever shardings it likes.
 """
 

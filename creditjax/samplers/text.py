@@ -68,8 +68,7 @@ def build(
         action = out.acted[..., : turns.action_length]  # a prefix of each turn
         last_of_turn = out.acted & ~jnp.pad(action[..., 1:], ((0, 0), (0, 0), (0, turns.observation_length + 1)))
         ended = out.terminated[..., None] & last_of_turn
-        follows = jnp.arange(turns.max_turns) < turns.max_turns - 1
-        goes_on = jnp.pad(jnp.any(action, axis=-1)[:, 1:], ((0, 0), (0, 1))) & follows
+        goes_on = jnp.pad(jnp.any(action, axis=-1)[:, 1:], ((0, 0), (0, 1)))
         cut = last_of_turn & ~goes_on[..., None] & ~ended
         segment = jnp.where(out.mask, jnp.arange(turns.max_turns)[:, None], -1)
 
@@ -84,9 +83,7 @@ def build(
             tokens=lay_out(out.tokens, prompts.tokens),
             action_mask=lay_out(out.acted, nothing),
             outcome=jnp.full((count, group_size), jnp.nan),
-            reward=None
-            if environment is None
-            else lay_out(jnp.where(last_of_turn, out.reward[..., None], 0.0), nothing),
+            reward=None if environment is None else lay_out(paid, nothing),
             terminated=lay_out(ended, nothing),
             truncated=lay_out(cut, nothing),
             logprob=lay_out(out.logprob, nothing),

@@ -40,19 +40,12 @@ def policy_probe(
     made = {}
     if "logprob_ref" in wanted:
         if ref_params is None:
-            raise ValueError(
-                "signal logprob_ref: wanted ref_params, the parameters of the reference policy, found None"
-            )
+            raise ValueError("signal logprob_ref: found no ref_params, wanted the reference policy's parameters")
         made["logprob_ref"] = policy.evaluate(ref_params, batch, sampling).logprob
     if own := [name for name in wanted if name != "logprob_ref"]:
         out = policy.evaluate(params, batch, sampling, tuple(name for name in own if name in STATISTICS))
-        fields = {
-            "logprob_current": out.logprob,
-            "entropy": out.entropy,
-            "value": out.value,
-            "next_value": out.next_value,
-        }
-        made |= {name: {**fields, **out.statistics}[name] for name in own}
+        found = {"logprob_current": out.logprob, **out._asdict(), **out.statistics}
+        made |= {name: found[name] for name in own}
     if absent := [name for name, x in made.items() if x is None]:
         raise ValueError(f"signal {absent[0]}: {type(policy).__name__} has no value head")
     return batch.with_signals(**jax.lax.stop_gradient(made))

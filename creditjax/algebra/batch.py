@@ -7,7 +7,7 @@ from creditjax import numerics
 from creditjax.algebra.core import Context, transform
 from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.group import first_value
-from creditjax.kernels import segments
+from creditjax.kernels import returns, segments
 from creditjax.trajectory import Trajectory, vote_weight
 
 Array = jax.Array
@@ -89,7 +89,7 @@ def logit_penalty(credit: Credit, batch: Trajectory, context: Context, *, scale:
 @transform(takes=Level.TOKEN, gives=Level.TOKEN, scope="batch")
 def scale_by_largest_future_sum(credit: Credit, batch: Trajectory, context: Context, *, eps: float = 1e-6) -> Credit:
     """Divides by the largest absolute suffix sum in the batch, so that no return leaves [-1, 1] (PRIME's code)."""
-    suffix = numerics.select(jnp.cumsum(credit.value[..., ::-1], axis=-1)[..., ::-1], credit.valid)
+    suffix = jax.vmap(jax.vmap(returns.future_sum))(credit.value, credit.valid)
     return credit.with_value(credit.value / (context.max(jnp.max(jnp.abs(suffix))) + eps))
 
 

@@ -6,8 +6,7 @@ from jax import numpy as jnp
 from creditjax import numerics
 from creditjax.algebra.core import transform
 from creditjax.algebra.credit import Credit, Level
-from creditjax.kernels import group
-from creditjax.kernels.recurrence import linear_recurrence
+from creditjax.kernels import group, returns
 from creditjax.trajectory import Trajectory, lengths, segment_mask, vote_weight
 
 Array = jax.Array
@@ -167,9 +166,9 @@ def energy_baseline(credit: Credit, batch: Trajectory, *, eps: float = 1e-8) -> 
     """
     valid = credit.valid
     chosen = jnp.exp(numerics.select(batch.logprob, valid))
-    energy = numerics.select(1 - 2 * chosen + numerics.select(batch.signals["sum_pi_squared"], valid), valid)
-    so_far = jax.vmap(linear_recurrence)(jnp.ones_like(energy), energy)
-    weight = numerics.select(so_far, valid) * vote_weight(batch)[:, None]
+    energy = 1 - 2 * chosen + numerics.select(batch.signals["sum_pi_squared"], valid)
+    so_far = jax.vmap(returns.future_sum)(energy[:, ::-1], valid[:, ::-1])[:, ::-1]
+    weight = so_far * vote_weight(batch)[:, None]
     baseline = jnp.sum(weight * credit.value, axis=0) / (jnp.sum(weight, axis=0) + eps)
     return credit.with_value(jnp.where(group.is_alone(vote_weight(batch)), 0.0, credit.value - baseline))
 

@@ -1,9 +1,10 @@
 """Masked arithmetic in one place: selected before it is computed, float32, with finite gradients.
 
-Every function takes a bool or float `mask` (a float is a weight >= 0) and *selects* with it before any arithmetic, so that
-NaN or inf under the mask reaches neither the value nor the gradient. An empty selection gives 0. The library's conventions
-for the spread of a group live here too: `ddof` is an argument that every recipe states, variances are two-pass, and a group
-counts as constant when its *raw values* are equal, never because a rounded statistic came out small.
+Every function takes a bool or float `mask` (a float is a weight >= 0) and *selects* with it before any arithmetic, so
+that NaN or inf under the mask reaches neither the value nor the gradient. An empty selection gives 0. The library's
+conventions for the spread of a group live here too: `ddof` is an argument that every recipe states, variances are
+two-pass, and a group counts as constant when its *raw values* are equal, never because a rounded statistic came out
+small.
 """
 
 import jax

@@ -1,7 +1,8 @@
 """From flat rows with group ids to ``[P, G]`` and back; padding, concatenating and slicing.
 
-An id names a *draw*, not a prompt: a prompt that occurs twice under two ids stays two groups. Ids may be any integers, ragged,
-interleaved, sparse or negative. Groups come in the order in which their first row comes, rows in their own order.
+An id names a *draw*, not a prompt: a prompt that occurs twice under two ids stays two groups. Ids may be any
+integers, ragged, interleaved, sparse or negative. Groups come in the order in which their first row comes, rows in
+their own order.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +68,8 @@ def pack(
     """Groups flat rows by id into a batch ``[P, G]``.
 
     Args:
-      rows: a `Trajectory` with leading axis ``[N]``, or N trajectories without one, of any lengths (the shorter are padded).
+      rows: a `Trajectory` with leading axis ``[N]``, or N trajectories without one, of any lengths (the shorter are
+        padded).
       group_ids: N integers: rows with equal ids are rollouts of the same draw of a prompt.
       num_groups: P; default as many as there are. More leaves empty groups at the end.
       group_size: G; default the largest group. More leaves empty places.
@@ -93,13 +95,17 @@ def pack(
     if num_groups is not None and len(values) > num_groups:
         raise ValueError(f"group_ids: {len(values)} groups, num_groups is {num_groups}")
     if group_size is not None and counts.max() > group_size:
-        raise ValueError(f"group_ids: group {values[counts.argmax()]} has {counts.max()} rows, group_size is {group_size}")
+        raise ValueError(
+            f"group_ids: group {values[counts.argmax()]} has {counts.max()} rows, group_size is {group_size}"
+        )
     index, _ = pack_index(jnp.asarray(inverse, jnp.int32), num_groups or len(values), group_size or int(counts.max()))
     return Packing(take(rows, index), index)
 
 
 def take(rows: Trajectory, index: Array) -> Trajectory:
-    """The rows ``[N]`` at each place of `index` i32 ``[P, G]``; a place of -1 acts nowhere and does not vote. Pure JAX."""
+    """The rows ``[N]`` at each place of `index` i32 ``[P, G]``; a place of -1 acts nowhere and does not vote. Pure
+    JAX.
+    """
     there = index >= 0
     safe = jnp.maximum(index, 0)
 
@@ -128,7 +134,9 @@ _BLANK_IS_MINUS_ONE = {"segment", "agent", "read_call", "call_turn"}
 
 
 def unpack(tree: Any, index: Array) -> Any:
-    """The flat rows ``[N, ...]`` of any pytree of arrays ``[P, G, ...]`` that was packed with `index`, in their first order."""
+    """The flat rows ``[N, ...]`` of any pytree of arrays ``[P, G, ...]`` that was packed with `index`, in their first
+    order.
+    """
     flat = np.asarray(index).reshape(-1)
     order = np.argsort(flat, kind="stable")[np.sum(flat < 0) :]
     return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[order], tree)
@@ -203,7 +211,9 @@ def _named_leaves(batch: Trajectory) -> list[tuple[str, Array]]:
 
 
 def _map_axis(batches: Sequence[Trajectory], axis: str, fn: Callable) -> Trajectory:
-    """Applies ``fn(arrays, axis number, blank value)`` to each field and signal that has the axis; keeps the first of the others."""
+    """Applies ``fn(arrays, axis number, blank value)`` to each field and signal that has the axis; keeps the first of
+    the others.
+    """
     first = batches[0]
     present = {2: ("P", "G"), 1: ("G",), 0: ()}[len(first.batch_shape)]
     if axis not in (*present, "T"):

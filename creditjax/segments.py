@@ -1,7 +1,8 @@
 """Cutting rows into segments: by turn markers, by separator tokens, by fixed length. Host or jit, any leading axes.
 
-Each function returns the pair ``(segment, K)``'s first half for a K that the caller states: i32 ``[..., T]``, -1 where a position
-belongs to no segment. Segments past the K-th are merged into the last one, so that no position silently loses its segment.
+Each function returns the pair ``(segment, K)``'s first half for a K that the caller states: i32 ``[..., T]``, -1
+where a position belongs to no segment. Segments past the K-th are merged into the last one, so that no position
+silently loses its segment.
 """
 
 from collections.abc import Sequence

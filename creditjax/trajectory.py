@@ -1,11 +1,11 @@
 """The one type that flows through the library, and the one table of what may ride on it.
 
-A :class:`Trajectory` is a frozen pytree of arrays with static shapes. Batches have the leading axes ``[P, G]``: P prompts
-(or start states) and G rollouts of each, its *group*. The estimator of one group sees the same type with the leading axis
-``[G]``, and a single rollout has none. The last axis of a per-position field is T.
+A :class:`Trajectory` is a frozen pytree of arrays with static shapes. Batches have the leading axes ``[P, G]``: P
+prompts (or start states) and G rollouts of each, its *group*. The estimator of one group sees the same type with the
+leading axis ``[G]``, and a single rollout has none. The last axis of a per-position field is T.
 
-Three questions have three masks and never share one: where did the policy act (``action_mask``); which rollouts count in
-a baseline (:func:`vote_mask`); which positions enter the loss, over which denominator (the objective's business).
+Three questions have three masks and never share one: where did the policy act (``action_mask``); which rollouts count
+in a baseline (:func:`vote_mask`); which positions enter the loss, over which denominator (the objective's business).
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,10 @@ SIGNALS: dict[str, SignalSpec] = {
         _PGT, "float32", "log-probability of the token under the policy being updated, gradient stopped", _POLICY
     ),
     "logprob_prm": SignalSpec(
-        _PGT, "float32", "log-probability of the token under an implicit process-reward model", "creditjax.signals.implicit"
+        _PGT,
+        "float32",
+        "log-probability of the token under an implicit process-reward model",
+        "creditjax.signals.implicit",
     ),
     "entropy": SignalSpec(_PGT, "float32", "entropy of the policy's distribution at t, in nats", _POLICY),
     "self_certainty": SignalSpec(_PGT, "float32", "KL(uniform || policy) at t, in nats", _POLICY),
@@ -98,7 +101,9 @@ SIGNALS: dict[str, SignalSpec] = {
         (),
         True,
     ),
-    "state_key": SignalSpec(_PGK, "int32", "key of the state in which segment k was acted; equal means same state", _LOOKUP),
+    "state_key": SignalSpec(
+        _PGK, "int32", "key of the state in which segment k was acted; equal means same state", _LOOKUP
+    ),
     "agent": SignalSpec(_PGT, "int32", "which agent acted at t, -1 for none", _LOOKUP, ("agent_id",)),
     "coalition_value": SignalSpec(
         ("P", "G", "2^N"),
@@ -108,10 +113,16 @@ SIGNALS: dict[str, SignalSpec] = {
         (),
         True,
     ),
-    "greedy_outcome": SignalSpec(("P",), "float32", "outcome of one greedy rollout of the prompt", "the greedy sampler"),
-    "reward_components": SignalSpec(("P", "G", "M"), "float32", "the separate rewards that add up to the outcome", "the tasks"),
+    "greedy_outcome": SignalSpec(
+        ("P",), "float32", "outcome of one greedy rollout of the prompt", "the greedy sampler"
+    ),
+    "reward_components": SignalSpec(
+        ("P", "G", "M"), "float32", "the separate rewards that add up to the outcome", "the tasks"
+    ),
     "accuracy": SignalSpec(("P", "G"), "float32", "correctness before any shaping of the outcome", "the tasks"),
-    "answer_score": SignalSpec(("P", "G"), "float32", "score of the final answer in [0, 1]", "the tasks", ("answer_f1",)),
+    "answer_score": SignalSpec(
+        ("P", "G"), "float32", "score of the final answer in [0, 1]", "the tasks", ("answer_f1",)
+    ),
     "call_similarity": SignalSpec(
         ("P", "G", "Q", "E"), "float32", "similarity in [0, 1] of call q to reference call e", _LOOKUP, ("similarity",)
     ),
@@ -121,7 +132,9 @@ SIGNALS: dict[str, SignalSpec] = {
     "read_identity": SignalSpec(_PGT, "bool", "the token names the skill inside a skill-read call", _LOOKUP),
     "read_is_oracle": SignalSpec(("P", "G", "R"), "bool", "skill-read call r chose the helpful skill", _LOOKUP),
     "read_mask": SignalSpec(("P", "G", "R"), "bool", "skill-read call r happened", _LOOKUP, ("rmask",)),
-    "running_baseline": SignalSpec((), "float32", "moving average of the outcome before this batch", "the training loop"),
+    "running_baseline": SignalSpec(
+        (), "float32", "moving average of the outcome before this batch", "the training loop"
+    ),
 }
 
 # Names that could be read two ways, with what to say instead.
@@ -161,7 +174,9 @@ def signal_spec(name: str) -> SignalSpec:
         raise KeyError(f"signal {name!r} is ambiguous: {AMBIGUOUS[name]}")
     near = difflib.get_close_matches(name, SIGNALS, n=3)
     hint = f"did you mean {', '.join(near)}? " if near else ""
-    raise KeyError(f"signal {name!r} is not declared; {hint}declare it with creditjax.declare_signal(name, SignalSpec(...))")
+    raise KeyError(
+        f"signal {name!r} is not declared; {hint}declare it with creditjax.declare_signal(name, SignalSpec(...))"
+    )
 
 
 # Axes of the fields, without the batch axes, and their dtypes. `outcome` comes first: it fixes nothing but the batch.
@@ -191,9 +206,10 @@ class Trajectory:
       tokens: i32 ``[..., T]``, the token or action at each position.
       action_mask: bool ``[..., T]``, True where the policy acted; prompt, tool output and padding are False.
       outcome: f32 ``[...]``, the verifier's score of the whole rollout; NaN means unscored.
-      reward: f32 ``[..., T]``, the *whole* reward stream, 0 where none. When it is given, estimators that work on rewards
-        read it alone, so it has to contain what the outcome pays; when it is absent they put the outcome on the last
-        acted position. A reward at a position that the policy did not act on belongs to its last acted position before.
+      reward: f32 ``[..., T]``, the *whole* reward stream, 0 where none. When it is given, estimators that work on
+        rewards read it alone, so it has to contain what the outcome pays; when it is absent they put the outcome on
+        the last acted position. A reward at a position that the policy did not act on belongs to its last acted
+        position before.
       terminated: bool ``[..., T]``, the episode ended after this position: nothing follows.
       truncated: bool ``[..., T]``, the episode was cut off after this position: its value goes on.
       logprob: f32 ``[..., T]``, log-probability of the token under the distribution that it was sampled from.
@@ -241,7 +257,8 @@ class Trajectory:
         for name, value in signals.items():
             lead, axes = _split_axes(signal_spec(name).axes, self.batch_shape)
             if len(self.batch_shape) == 1 and "G" not in signal_spec(name).axes and value.ndim > len(axes):
-                # One leading axis is a group, or flat rows [N] that are to be packed: there each row brings its prompt's.
+                # One leading axis is a group, or flat rows [N] that are to be packed: there each row brings its
+                # prompt's.
                 lead = self.batch_shape
             _check_shape(name, value, lead, axes, sizes)
 
@@ -332,8 +349,8 @@ def vote_mask(batch: Trajectory) -> Array:
     """Which rows count in baselines, bool ``[...]``.
 
     A row votes if it is scored (finite outcome) and its `votes` flag holds; where the caller gave no flags, if it acted
-    anywhere. A response without loss tokens but with a legitimate reward may vote, so the flag is not derived from the mask
-    when it is given.
+    anywhere. A response without loss tokens but with a legitimate reward may vote, so the flag is not derived from
+    the mask when it is given.
     """
     votes = jnp.any(batch.action_mask, axis=-1) if batch.votes is None else batch.votes
     return votes & jnp.isfinite(batch.outcome)

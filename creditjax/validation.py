@@ -34,8 +34,10 @@ class Fault(NamedTuple):
 def validate(batch: Trajectory) -> list[Fault]:
     """Every fault of a batch ``[P, G, T]`` with field and index; empty if there is none.
 
-    Looked for: NaN or inf in a field or signal where the policy acted (NaN is accepted for signals that may be missing, and as an
-    outcome: unscored); infinite outcomes; log-probabilities above 0; segment ids outside -1..K-1; agents below -1; a position
+    Looked for: NaN or inf in a field or signal where the policy acted (NaN is accepted for signals that may be
+    missing, and as an
+    outcome: unscored); infinite outcomes; log-probabilities above 0; segment ids outside -1..K-1; agents below -1; a
+      position
     that is both terminated and truncated; groups without a single voting rollout.
 
     Raises:
@@ -75,7 +77,9 @@ def validate(batch: Trajectory) -> list[Fault]:
             bad = np.isinf(x) if spec.may_be_missing else ~np.isfinite(x)
             if "T" in spec.axes and x.shape[: mask.ndim] == mask.shape:
                 bad = bad & mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
-            wanted = "a finite number, or NaN where it was never evaluated" if spec.may_be_missing else "a finite number"
+            wanted = (
+                "a finite number, or NaN where it was never evaluated" if spec.may_be_missing else "a finite number"
+            )
             report(name, bad, x, wanted)
         elif spec.dtype == "int32" and name in ("agent", "read_call", "call_turn"):
             report(name, x < -1, x, "-1 for none or an index")

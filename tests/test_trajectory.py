@@ -23,7 +23,12 @@ def test_is_a_pytree_with_named_paths_and_static_segments():
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype"), [(np.ones((2, 3), bool), "float32"), (np.ones((2, 3), int), "float32"), (jnp.ones((2, 3), jnp.bfloat16), "float32")]
+    ("value", "dtype"),
+    [
+        (np.ones((2, 3), bool), "float32"),
+        (np.ones((2, 3), int), "float32"),
+        (jnp.ones((2, 3), jnp.bfloat16), "float32"),
+    ],
 )
 def test_outcomes_of_any_number_type_become_float32(value, dtype):
     assert batch(outcome=value).outcome.dtype == dtype
@@ -35,7 +40,10 @@ def test_outcomes_of_any_number_type_become_float32(value, dtype):
         (dict(action_mask=np.ones((2, 3, 5), bool)), r"action_mask: shape \[2, 3, 5\], wanted \[2, 3, T=4\]"),
         (dict(outcome=np.zeros((2, 3, 4))), r"outcome: shape \[2, 3, 4\], wanted \[2, 3\]"),
         (dict(signals={"greedy_outcome": np.zeros((2, 3))}), r"greedy_outcome: shape \[2, 3\], wanted \[2\]"),
-        (dict(signals={"process_reward": np.zeros((2, 3, 7))}), r"process_reward: shape \[2, 3, 7\], wanted \[2, 3, K=0\]"),
+        (
+            dict(signals={"process_reward": np.zeros((2, 3, 7))}),
+            r"process_reward: shape \[2, 3, 7\], wanted \[2, 3, K=0\]",
+        ),
         (dict(segment=np.zeros((2, 3, 4), int)), "num_segments"),
         (dict(tokens=None), "Trajectory needs tokens"),
     ],

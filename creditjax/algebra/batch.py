@@ -59,8 +59,8 @@ def rescale_valid(credit: Credit, batch: Trajectory, context: Context, *, count_
     """Scales up for what carries no signal (GPG, arXiv:2504.02546): all over counted.
 
     Args:
-      count_by: "reward" counts voting rollouts with a reward that is not 0 (as the reference code does), "group" counts groups
-        whose rewards differ.
+      count_by: "reward" counts voting rollouts with a reward that is not 0 (as the reference code does), "group"
+        counts groups whose rewards differ.
     """
     weight = vote_weight(batch)
     if count_by == "reward":
@@ -76,8 +76,12 @@ def rescale_valid(credit: Credit, batch: Trajectory, context: Context, *, count_
 
 
 @transform(takes=Level.TOKEN, gives=Level.TOKEN, needs=("chosen_logit",), scope="batch")
-def logit_penalty(credit: Credit, batch: Trajectory, context: Context, *, scale: float = 0.05, eps: float = 1e-6) -> Credit:
-    """Subtracts the batch's min-max normalised logit of each token; positive credit stops at 0 (UCAS, arXiv:2510.10649, step 2)."""
+def logit_penalty(
+    credit: Credit, batch: Trajectory, context: Context, *, scale: float = 0.05, eps: float = 1e-6
+) -> Credit:
+    """Subtracts the batch's min-max normalised logit of each token; positive credit stops at 0 (UCAS,
+    arXiv:2510.10649, step 2).
+    """
     logit, mask = batch.signals["chosen_logit"], credit.valid
     high = context.max(numerics.masked_max(logit, mask))
     low = -context.max(-numerics.masked_min(logit, mask))
@@ -97,9 +101,10 @@ def scale_by_largest_future_sum(credit: Credit, batch: Trajectory, context: Cont
 def balance_loss_mass(credit: Credit, batch: Trajectory, context: Context, *, weight: float = 0.2) -> Credit:
     """Gives two channels a loss mass that does not depend on how many tokens each has (SkillGate, arXiv:2608.18852).
 
-    With N acted positions in the batch, N_task of them outside skill reads, and M read actions with credit: an execution token weighs
-    ``N / N_task``, the tokens that name the skill of one such action together ``weight * N / M``. The result is
-    `extras["loss_weight"]`, by which the objective multiplies the loss of a token before it divides by N.
+    With N acted positions in the batch, N_task of them outside skill reads, and M read actions with credit: an
+    execution token weighs ``N / N_task``, the tokens that name the skill of one such action together ``weight * N /
+    M``. The result is `extras["loss_weight"]`, by which the objective multiplies the loss of a token before it
+    divides by N.
     """
     mask = batch.action_mask
     call, named = batch.signals["read_call"], mask & batch.signals["read_identity"]
@@ -113,4 +118,3 @@ def balance_loss_mass(credit: Credit, batch: Trajectory, context: Context, *, we
     per_name = numerics.safe_divide(weight * n, jnp.maximum(actions, 1.0) * size)
     loss_weight = jnp.where(task, n / jnp.maximum(n_task, 1.0), jnp.where(live, per_name, 0.0))
     return credit.with_extras(loss_weight=loss_weight)
-

@@ -44,8 +44,8 @@ def _chain(children: Sequence[Transform], given: Credit | None, batch: Trajector
 def blend(*weighted: tuple[Transform, Any]) -> Transform:
     """Weighted sum of estimators (or of transforms of one credit); weights are floats or schedules.
 
-    Parts of one level are added at that level, parts of different levels at tokens. Credit is assigned where any part assigns
-    it. `blend((a, 1.0), (b, 0.5))` equals ``a + 0.5 b``.
+    Parts of one level are added at that level, parts of different levels at tokens. Credit is assigned where any part
+    assigns it. `blend((a, 1.0), (b, 0.5))` equals ``a + 0.5 b``.
 
     Raises:
       TypeError: sources mixed with transforms, or no common level to take.
@@ -71,7 +71,8 @@ def route(*channels: tuple[Transform, Transform]) -> Transform:
     """Disjoint channels: each acted position gets the credit of the first channel whose condition holds there.
 
     Args:
-      *channels: pairs (condition, estimator). A condition is a source whose value is not 0 where it holds. A position where
+      *channels: pairs (condition, estimator). A condition is a source whose value is not 0 where it holds. A position
+      where
         none holds is assigned no credit.
 
     Raises:
@@ -147,13 +148,13 @@ def _factor(source: Transform, name: str, fn) -> Transform:
     return _combinator(_apply_factor, name, [source], takes=takes, gives=gives, static=(("join", fn),))
 
 
-def _apply_factor(
-    children: Sequence[Transform], given: Credit, batch: Trajectory, context: Context, *, join
-) -> Credit:
+def _apply_factor(children: Sequence[Transform], given: Credit, batch: Trajectory, context: Context, *, join) -> Credit:
     return join(*_aligned([given, run(children[0], None, batch, context)], batch))
 
 
-def _combinator(fn, name: str, children: Sequence[Transform], *, takes, gives, hyperparameters=None, static=()) -> Transform:
+def _combinator(
+    fn, name: str, children: Sequence[Transform], *, takes, gives, hyperparameters=None, static=()
+) -> Transform:
     mixed = len({child.gives for child in children}) > 1
     lifts = {need for child in children if mixed and child.gives for need in LIFT_NEEDS[child.gives]}
     needs = dict.fromkeys(need for child in children for need in child.needs)

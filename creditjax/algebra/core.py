@@ -1,9 +1,9 @@
 """A piece of an estimator: a pure function with its hyperparameters, its levels and its needs.
 
-A :class:`Transform` is a pytree. Float hyperparameters are float32 leaves, so that a sweep over them does not recompile and
-`vmap` over one works; everything else is static. A piece whose scope is "group" is written for one group (leading axis ``[G]``)
-and is vmapped over prompts here and nowhere else; a "batch" piece sees ``[P, G]`` and adds over the mesh through its
-:class:`Context`; a "tree" piece is a combinator and runs its children.
+A :class:`Transform` is a pytree. Float hyperparameters are float32 leaves, so that a sweep over them does not
+recompile and `vmap` over one works; everything else is static. A "group" piece is written for one group (leading axis
+``[G]``) and is vmapped over prompts here and nowhere else; a "batch" piece sees ``[P, G]`` and adds over the mesh
+through its :class:`Context`; a "tree" piece is a combinator and runs its children.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -113,7 +113,9 @@ jax.tree_util.register_dataclass(
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, np.generic) or (hasattr(value, "ndim") and not isinstance(value, jax.core.Tracer) and value.ndim == 0):
+    if isinstance(value, np.generic) or (
+        hasattr(value, "ndim") and not isinstance(value, jax.core.Tracer) and value.ndim == 0
+    ):
         return f"{float(value):.7g}"
     if isinstance(value, Schedule):
         return f"{_show(value.start)}→{_show(value.stop)}"
@@ -128,7 +130,11 @@ def as_leaf(name: str, value: Any) -> Any:
     """
     if isinstance(value, Schedule):
         return value
-    if isinstance(value, bool | str) or value is None or (not hasattr(value, "dtype") and not isinstance(value, int | float)):
+    if (
+        isinstance(value, bool | str)
+        or value is None
+        or (not hasattr(value, "dtype") and not isinstance(value, int | float))
+    ):
         raise TypeError(f"{name}: {value!r}, wanted a float or a schedule")
     if isinstance(value, int | float):
         return np.float32(value)
@@ -145,9 +151,10 @@ def transform(
 ) -> Callable[[Callable], Callable[..., Transform]]:
     """Makes a public factory of pieces out of one pure function.
 
-    The function is called as ``fn(credit, batch, ...)``, a source as ``fn(batch, ...)``; with scope "batch" it also receives the
-    :class:`Context` before the hyperparameters, which are keyword-only. A hyperparameter annotated `float` becomes a float32
-    leaf; any other is static. The factory takes the hyperparameters, positionally too, and checks names and types.
+    The function is called as ``fn(credit, batch, ...)``, a source as ``fn(batch, ...)``; with scope "batch" it also
+    receives the :class:`Context` before the hyperparameters, which are keyword-only. A hyperparameter annotated
+    `float` becomes a float32 leaf; any other is static. The factory takes the hyperparameters, positionally too, and
+    checks names and types.
 
     Args:
       takes: level or levels of credit it accepts; None makes a source.

@@ -79,7 +79,8 @@ LIFT_NEEDS: dict[Level, tuple[str, ...]] = {
 def lift(x: Credit, batch: Trajectory) -> Credit:
     """Credit of any level as credit of tokens: every acted position receives the credit of the one it belongs to.
 
-    Positions outside `action_mask`, or that belong to no segment or agent, are assigned no credit. Works with any leading axes.
+    Positions outside `action_mask`, or that belong to no segment or agent, are assigned no credit. Works with any
+    leading axes.
     """
     mask = batch.action_mask
     match x.level:

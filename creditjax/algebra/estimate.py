@@ -49,7 +49,9 @@ def prune(estimator: Transform, batch: Trajectory) -> Trajectory:
     kept = {*required, *estimator.uses}
     dropped = {name: None for name in FIELDS if name not in kept and name not in _STRUCTURE}
     signals = {name: x for name, x in batch.signals.items() if name in kept}
-    segments = batch.num_segments if "segment" in kept or any("K" in a for n in signals for a in signal_spec(n).axes) else 0
+    segments = (
+        batch.num_segments if "segment" in kept or any("K" in a for n in signals for a in signal_spec(n).axes) else 0
+    )
     # A batch of another K is another shape only where K matters, so an unused K must not retrace.
     return batch.replace(**dropped, signals=signals, num_segments=segments)
 
@@ -96,13 +98,17 @@ def estimate(
 
 
 @functools.partial(jax.jit, static_argnames=("mesh_axes", "stop_gradient"))
-def _estimate(estimator: Transform, batch: Trajectory, step: Array, mesh_axes: tuple[str, ...], stop_gradient: bool) -> Credit:
+def _estimate(
+    estimator: Transform, batch: Trajectory, step: Array, mesh_axes: tuple[str, ...], stop_gradient: bool
+) -> Credit:
     credit = lift(run(estimator, None, batch, Context(step, mesh_axes)), batch)
     return jax.lax.stop_gradient(credit) if stop_gradient else credit
 
 
 def credit_trace(estimator: Transform, batch: Trajectory, *, step: int | Array = 0) -> list[tuple[str, Credit]]:
-    """The credit after every piece of a chain, at the piece's own level: pairs (piece as `explain` prints it, credit)."""
+    """The credit after every piece of a chain, at the piece's own level: pairs (piece as `explain` prints it,
+    credit).
+    """
     pruned = prune(estimator, batch)
     context = Context(jnp.asarray(step, jnp.int32))
     credit: Any = None

@@ -1,4 +1,6 @@
-"""Transforms that compare the rollouts of a group: one fn a comparison, all on the kernels of `creditjax.kernels.group`."""
+"""Transforms that compare the rollouts of a group: one fn a comparison, all on the kernels of
+`creditjax.kernels.group`.
+"""
 
 import jax
 from jax import numpy as jnp
@@ -91,7 +93,8 @@ def top_margin(credit: Credit, batch: Trajectory, *, divide: bool = False, ddof:
 def turn_normalize(
     credit: Credit, batch: Trajectory, *, ddof: int = 1, eps: float = 1e-6, divide: bool = True
 ) -> Credit:
-    """Normalises each segment index over the rollouts of the group that reach it; one that alone reaches an index gets 0.
+    """Normalises each segment index over the rollouts of the group that reach it; one that alone reaches an index
+    gets 0.
 
     With ``divide=False`` it only subtracts the mean. (A2TGPO, arXiv:2605.06200; MatchTIR, arXiv:2601.10712.)
     """
@@ -115,8 +118,9 @@ def state_normalize(
 ) -> Credit:
     """Compares segments of the group that were acted in the same state (GiGPO, arXiv:2505.10978).
 
-    An anchor group is all (rollout, segment) pairs with equal `key`; its mean is subtracted, with `divide` the result is divided
-    by its std + eps. A state visited once is compared with nothing: 0. Cost: quadratic in the G*K segments of a group, none in T.
+    An anchor group is all (rollout, segment) pairs with equal `key`; its mean is subtracted, with `divide` the result
+    is divided by its std + eps. A state visited once is compared with nothing: 0. Cost: quadratic in the G*K segments
+    of a group, none in T.
     """
     shape = credit.value.shape
     weight = jnp.where(credit.valid, vote_weight(batch)[:, None], 0.0).reshape(-1)
@@ -138,8 +142,8 @@ def token_leave_one_out(credit: Credit, batch: Trajectory, *, average: str = "to
     """Subtracts from every token the others' mean token credit, one number a rollout; 0 in a group of one.
 
     Args:
-      average: "tokens" pools the tokens of all other rollouts (PURE, arXiv:2504.15275); "rollouts" takes the mean of the other
-        rollouts' own means (PRIME, arXiv:2502.01456).
+      average: "tokens" pools the tokens of all other rollouts (PURE, arXiv:2504.15275); "rollouts" takes the mean of
+        the other rollouts' own means (PRIME, arXiv:2502.01456).
     """
     votes = vote_weight(batch)
     rollout = jnp.arange(votes.shape[0]) if batch.trajectory is None else batch.trajectory
@@ -161,8 +165,8 @@ def token_leave_one_out(credit: Credit, batch: Trajectory, *, average: str = "to
 def energy_baseline(credit: Credit, batch: Trajectory, *, eps: float = 1e-8) -> Credit:
     """Subtracts at each position index the group's mean, weighted by the score energy so far (optimal token baseline).
 
-    The energy of a token is the squared norm of the softmax score, ``1 - 2 pi(a) + sum_v pi(v)^2``. Rows of a group have to start
-    at the same position. A group of one gets 0.
+    The energy of a token is the squared norm of the softmax score, ``1 - 2 pi(a) + sum_v pi(v)^2``. Rows of a group
+    have to start at the same position. A group of one gets 0.
     """
     valid = credit.valid
     chosen = jnp.exp(numerics.select(batch.logprob, valid))
@@ -175,7 +179,9 @@ def energy_baseline(credit: Credit, batch: Trajectory, *, eps: float = 1e-8) -> 
 
 @transform(takes=Level.TOKEN, gives=Level.TOKEN)
 def subtract_first_mean(credit: Credit, batch: Trajectory) -> Credit:
-    """Subtracts the group's mean of the credit at the first acted position (the return of the episode); 0 in a group of one."""
+    """Subtracts the group's mean of the credit at the first acted position (the return of the episode); 0 in a group
+    of one.
+    """
     weight = vote_weight(batch)
     baseline = numerics.masked_mean(first_value(credit), weight)
     return credit.with_value(jnp.where(group.is_alone(weight), 0.0, credit.value - baseline))
@@ -189,10 +195,11 @@ def first_value(credit: Credit) -> Array:
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY, needs=lambda by: (by,))
 def drop_constant_groups(credit: Credit, batch: Trajectory, *, by: str = "accuracy") -> Credit:
-    """Dynamic sampling (DAPO, arXiv:2503.14476): a group whose voters all have the same `by` leaves the loss and its denominators.
+    """Dynamic sampling (DAPO, arXiv:2503.14476): a group whose voters all have the same `by` leaves the loss and its
+    denominators.
 
-    The credit stays what it is; `extras["loss_mask"]` holds the acted positions of the groups that are kept. `by` should be the
-    correctness before any shaping, so that a length penalty cannot rescue a group that teaches nothing.
+    The credit stays what it is; `extras["loss_mask"]` holds the acted positions of the groups that are kept. `by`
+    should be the correctness before any shaping, so that a length penalty cannot rescue a group that teaches nothing.
     """
     constant = numerics.is_constant(batch.get(by), vote_weight(batch))
     return credit.with_extras(loss_mask=batch.action_mask & ~constant)
@@ -200,7 +207,13 @@ def drop_constant_groups(credit: Credit, batch: Trajectory, *, by: str = "accura
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY, needs=("self_certainty",))
 def certainty_modulation(
-    credit: Credit, batch: Trajectory, *, alpha: float = 0.25, beta: float = 0.35, reduce: str = "sum", eps: float = 1e-6
+    credit: Credit,
+    batch: Trajectory,
+    *,
+    alpha: float = 0.25,
+    beta: float = 0.35,
+    reduce: str = "sum",
+    eps: float = 1e-6,
 ) -> Credit:
     """Scales a rollout's credit by how certain of itself the policy was (UCAS, arXiv:2510.10649, step 1).
 

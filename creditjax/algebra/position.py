@@ -1,4 +1,6 @@
-"""Transforms along a rollout: returns, advantages and placements over positions or segments, on the kernels of `creditjax.kernels`."""
+"""Transforms along a rollout: returns, advantages and placements over positions or segments, on the kernels of
+`creditjax.kernels`.
+"""
 
 import jax
 from jax import numpy as jnp
@@ -30,7 +32,9 @@ def at_last_action(credit: Credit, batch: Trajectory) -> Credit:
 def at_segment_end(credit: Credit, batch: Trajectory) -> Credit:
     """Puts a segment's credit on its last acted position and 0 on the others."""
     per_token = jax.vmap(segments.broadcast)(credit.value, batch.segment)
-    ends = jax.vmap(lambda ids, mask: segments.segment_last(ids, mask, batch.num_segments))(batch.segment, batch.action_mask)
+    ends = jax.vmap(lambda ids, mask: segments.segment_last(ids, mask, batch.num_segments))(
+        batch.segment, batch.action_mask
+    )
     return _tokens(jnp.where(ends, per_token, 0.0), jnp.any(credit.valid, axis=-1, keepdims=True), batch, credit)
 
 
@@ -93,9 +97,7 @@ def future_sum(credit: Credit, batch: Trajectory, *, decay: float = 1.0) -> Cred
     return credit.with_value(jax.vmap(returns.future_sum, in_axes=(0, 0, None))(credit.value, credit.valid, decay))
 
 
-@transform(
-    takes=Level.TOKEN, gives=Level.TOKEN, needs=("value",), uses=("next_value", "terminated", "truncated")
-)
+@transform(takes=Level.TOKEN, gives=Level.TOKEN, needs=("value",), uses=("next_value", "terminated", "truncated"))
 def gae(
     credit: Credit,
     batch: Trajectory,
@@ -107,8 +109,8 @@ def gae(
 ) -> Credit:
     """Generalised advantage of a reward stream (Schulman et al. 2016, arXiv:1506.02438).
 
-    ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, ``A_t = delta_t + gamma lam A_{t+1}``. A terminated episode zeroes the
-    bootstrap and the trace; a truncated one keeps the bootstrap (`next_value`) and cuts the trace.
+    ``delta_t = r_t + gamma V(s_{t+1}) - V(s_t)``, ``A_t = delta_t + gamma lam A_{t+1}``. A terminated episode zeroes
+    the bootstrap and the trace; a truncated one keeps the bootstrap (`next_value`) and cuts the trace.
     `extras["value_target"]` is the lambda-return ``A_t + V(s_t)``, what a critic should learn.
 
     Args:
@@ -179,7 +181,9 @@ def vtrace(
 
 @transform(takes=Level.SEGMENT, gives=Level.SEGMENT)
 def soft_min(credit: Credit, batch: Trajectory, *, temperature: float = 0.1) -> Credit:
-    """Weights each segment's score by a softmax of its negative, so that the sum approaches the minimum (PURE, arXiv:2504.15275)."""
+    """Weights each segment's score by a softmax of its negative, so that the sum approaches the minimum (PURE,
+    arXiv:2504.15275).
+    """
     weights = jax.vmap(returns.softmin_weights, in_axes=(0, 0, None))(credit.value, credit.valid, temperature)
     return credit.with_value(weights * credit.value)
 
@@ -199,7 +203,8 @@ def min_return(credit: Credit, batch: Trajectory) -> Credit:
 
 @transform(takes=Level.SEGMENT, gives=Level.SEGMENT)
 def sqrt_rescale(credit: Credit, batch: Trajectory) -> Credit:
-    """Divides each segment by the root of the number of credited segments from it to the end (A2TGPO, arXiv:2605.06200).
+    """Divides each segment by the root of the number of credited segments from it to the end (A2TGPO,
+    arXiv:2605.06200).
 
     A sum of n independent unit-variance terms keeps unit variance at every depth.
     """
@@ -225,8 +230,8 @@ def sum_tokens(credit: Credit, batch: Trajectory) -> Credit:
 def branch_td(credit: Credit, batch: Trajectory) -> Credit:
     """Temporal difference of prefix values over the tree that the rollouts of a group form (TEMPO, arXiv:2509.18314).
 
-    The value of a prefix is the mean credit of the voters that share it; the difference at t is 0 unless some rollout leaves
-    rollout i's prefix exactly there. No tree is built: prefixes are compared pairwise, at G^2 T cost.
+    The value of a prefix is the mean credit of the voters that share it; the difference at t is 0 unless some rollout
+    leaves rollout i's prefix exactly there. No tree is built: prefixes are compared pairwise, at G^2 T cost.
     """
     tokens = batch.signals.get("token_mask", batch.action_mask)
     length = jnp.max(jnp.where(tokens, jnp.arange(batch.length) + 1, 0), axis=-1)
@@ -240,10 +245,11 @@ def add_potential_shaping(
 ) -> Credit:
     """Adds potential-based shaping at segment ends, with the terminal potential taken to be 0 (TIPS, arXiv:2603.22293).
 
-    With K the number of a rollout's segments: ``+ scale (Phi_{k+1} - Phi_k)`` on the last acted position of segment k, and
-    ``- scale Phi_K`` on the last acted position of the rollout, so that the shaping of every rollout of a prompt adds up to
-    ``- scale Phi_0``: policy invariance (Ng et al. 1999). A segment in which the policy did not act hands its share to the last acted
-    position before it, else to the first one. A signal with several accepted answers (last axis C) is reduced by logsumexp.
+    With K the number of a rollout's segments: ``+ scale (Phi_{k+1} - Phi_k)`` on the last acted position of segment
+    k, and ``- scale Phi_K`` on the last acted position of the rollout, so that the shaping of every rollout of a
+    prompt adds up to ``- scale Phi_0``: policy invariance (Ng et al. 1999). A segment in which the policy did not act
+    hands its share to the last acted position before it, else to the first one. A signal with several accepted
+    answers (last axis C) is reduced by logsumexp.
     """
     potential = batch.signals[name]
     if potential.ndim == 3:
@@ -269,14 +275,14 @@ def add_potential_shaping(
 
 @transform(takes=Level.TOKEN, gives=Level.TOKEN, needs=lambda name: (name,))
 def subtract_signal(credit: Credit, batch: Trajectory, *, name: str) -> Credit:
-    """Subtracts a signal that is a baseline: `value` per token, `greedy_outcome` per prompt, `running_baseline` for all."""
+    """Subtracts a signal that is a baseline: `value` per token, `greedy_outcome` per prompt, `running_baseline` for
+    all.
+    """
     baseline = batch.signals[name]
     return credit.with_value(credit.value - (baseline if baseline.ndim != 1 else baseline[:, None]))
 
 
-@transform(
-    takes=(Level.TOKEN, Level.TRAJECTORY), gives=None, needs=("logprob", "logprob_ref")
-)
+@transform(takes=(Level.TOKEN, Level.TRAJECTORY), gives=None, needs=("logprob", "logprob_ref"))
 def kl_in_reward(credit: Credit, batch: Trajectory, *, beta: float = 0.01, kind: str = "k1") -> Credit:
     """Subtracts ``beta * k(logprob, logprob_ref)`` from the reward of each token, or their sum from that of a rollout.
 
@@ -285,7 +291,9 @@ def kl_in_reward(credit: Credit, batch: Trajectory, *, beta: float = 0.01, kind:
       kind: "k1", "k2", "k3" or "abs" (see `creditjax.kernels.kl`).
     """
     mask = batch.action_mask & (credit.valid if credit.level is Level.TOKEN else credit.valid[..., None])
-    penalty = kl.kl_estimate(numerics.select(batch.logprob, mask), numerics.select(batch.signals["logprob_ref"], mask), kind)
+    penalty = kl.kl_estimate(
+        numerics.select(batch.logprob, mask), numerics.select(batch.signals["logprob_ref"], mask), kind
+    )
     if credit.level is Level.TRAJECTORY:
         penalty = numerics.masked_sum(penalty, mask, axis=-1)
     return credit.with_value(credit.value - beta * penalty)
@@ -295,7 +303,8 @@ def kl_in_reward(credit: Credit, batch: Trajectory, *, beta: float = 0.01, kind:
 def overlong_penalty(
     credit: Credit, batch: Trajectory, *, max_length: int, buffer: int, factor: float = 1.0, floor: bool = True
 ) -> Credit:
-    """Soft punishment of long rollouts (DAPO, arXiv:2503.14476): 0 up to ``max_length - buffer``, linear down to ``-factor``.
+    """Soft punishment of long rollouts (DAPO, arXiv:2503.14476): 0 up to ``max_length - buffer``, linear down to
+    ``-factor``.
 
     Args:
       max_length: acted positions at which the penalty is `-factor`.

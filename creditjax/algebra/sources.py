@@ -33,8 +33,8 @@ def outcome(batch: Trajectory) -> Credit:
 def rewards(batch: Trajectory) -> Credit:
     """The reward at each acted position; without a `reward` field, the outcome at the last acted one.
 
-    A reward at a position that the policy did not act on (the environment's answer, say) belongs to the closest acted position
-    before it; without one it is dropped.
+    A reward at a position that the policy did not act on (the environment's answer, say) belongs to the closest acted
+    position before it; without one it is dropped.
     """
     valid = acted(batch)
     if batch.reward is None:
@@ -131,7 +131,9 @@ def signal_is(batch: Trajectory, *, name: str, value: int) -> Credit:
 
 @transform(takes=None, gives=Level.TOKEN, needs=lambda numerator, denominator: (numerator, denominator))
 def log_ratio(batch: Trajectory, *, numerator: str, denominator: str) -> Credit:
-    """Difference of two per-token log-probabilities, such as `logprob_prm` and `logprob_ref` (the implicit process reward)."""
+    """Difference of two per-token log-probabilities, such as `logprob_prm` and `logprob_ref` (the implicit process
+    reward).
+    """
     return credit(batch.get(numerator) - batch.get(denominator), acted(batch), Level.TOKEN)
 
 
@@ -156,7 +158,8 @@ def potential_difference(batch: Trajectory, *, name: str = "potential", answer_t
     takes=None, gives=Level.SEGMENT, needs=("segment", "call_similarity", "call_turn", "reference_mask", "answer_score")
 )
 def match_rewards(batch: Trajectory, *, matcher: str = "exact", penalty: float = 0.0) -> Credit:
-    """Mean matching reward of each segment's calls, plus the answer's score on the last segment (card `tool_match_reward`).
+    """Mean matching reward of each segment's calls, plus the answer's score on the last segment (card
+    `tool_match_reward`).
 
     Args:
       matcher: "exact" assignment, "greedy" or "sinkhorn".
@@ -182,8 +185,8 @@ def match_rewards(batch: Trajectory, *, matcher: str = "exact", penalty: float =
 def read_choice(batch: Trajectory) -> Credit:
     """Centred choice of skills, on the tokens that name one (SkillGate, arXiv:2608.18852).
 
-    A read action is worth 1 if its rollout read exactly one skill and that was the oracle, else 0; the baseline is the mean over
-    all read actions of the group. No credit where nothing was read.
+    A read action is worth 1 if its rollout read exactly one skill and that was the oracle, else 0; the baseline is
+    the mean over all read actions of the group. No credit where nothing was read.
     """
     votes = vote_mask(batch)
     reads = batch.signals["read_mask"] & votes[..., None]

@@ -1,9 +1,10 @@
 """Statistics over one group: plain arrays ``[G]`` in, plain arrays out.
 
-`weight` f32 ``[G]`` says how much each row counts: 0 for a row that does not vote, 1 for a rollout of its own row, 1/n for
-each of the n rows that one rollout was cut into (such rows carry the same number, and vote once together). A row of weight 0
-gets 0 and changes nobody else's result, whatever it contains. A group of one rollout has nobody to be compared with:
-its result is 0, unless ``single="raw"`` asks for what several reference implementations do (mean 0, spread 1).
+`weight` f32 ``[G]`` says how much each row counts: 0 for a row that does not vote, 1 for a rollout of its own row,
+1/n for each of the n rows that one rollout was cut into (such rows carry the same number, and vote once together). A
+row of weight 0 gets 0 and changes nobody else's result, whatever it contains. A group of one rollout has nobody to be
+compared with: its result is 0, unless ``single="raw"`` asks for what several reference implementations do (mean 0,
+spread 1).
 """
 
 import jax
@@ -29,8 +30,8 @@ def is_alone(weight: Array) -> Array:
 def is_constant(x: Array, weight: Array, tolerance: float = 1e-6) -> Array:
     """Whether the raw values of all voters are equal, up to `tolerance` relative to the largest of them.
 
-    Judged on the values and not on their standard deviation: equal values can leave rounding noise in a mean, and dividing that
-    noise by itself plus an epsilon would make it credit.
+    Judged on the values and not on their standard deviation: equal values can leave rounding noise in a mean, and
+    dividing that noise by itself plus an epsilon would make it credit.
     """
     high, low = numerics.masked_max(x, weight), numerics.masked_min(x, weight)
     return ~(high - low > tolerance * jnp.maximum(jnp.abs(high), jnp.abs(low)))
@@ -87,9 +88,11 @@ def leave_one_out(x: Array, weight: Array, *, single: str = "zero") -> Array:
 
 
 def mean_normalize(x: Array, weight: Array, *, eps: float | Array = 1e-6) -> Array:
-    """``(x - mean) / (mean + eps)`` for rewards >= 0, f32 ``[G]``: the weight 1/K of maximum-likelihood RL (arXiv:2602.02710).
+    """``(x - mean) / (mean + eps)`` for rewards >= 0, f32 ``[G]``: the weight 1/K of maximum-likelihood RL
+    (arXiv:2602.02710).
 
-    With K of N binary rewards at 1, the expectation of the induced gradient is that of the log-likelihood, truncated at order N.
+    With K of N binary rewards at 1, the expectation of the induced gradient is that of the log-likelihood, truncated
+    at order N.
     """
     return numerics.safe_divide(center(x, weight), numerics.masked_mean(x, weight) + eps)
 
@@ -112,7 +115,9 @@ def top_margin(x: Array, weight: Array, *, ddof: int = 1, eps: float | Array = 1
     best_mass = jnp.sum(jnp.where(is_best, weight, 0.0))
     second = numerics.masked_max(x, voters & ~is_best)
     # More than one rollout at the top: the second best equals the best.
-    margin = jnp.where((best_mass < 1.5) & jnp.isfinite(second), best - jnp.where(jnp.isfinite(second), second, 0.0), 0.0)
+    margin = jnp.where(
+        (best_mass < 1.5) & jnp.isfinite(second), best - jnp.where(jnp.isfinite(second), second, 0.0), 0.0
+    )
     if divide:
         margin = numerics.safe_divide(margin, numerics.masked_std(x, weight, ddof=ddof) + eps)
     return jnp.where(is_best, margin, 0.0)

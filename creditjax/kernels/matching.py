@@ -21,9 +21,10 @@ def match_reward(
 ) -> Array:
     """Reward of each call for being matched with a reference call, f32 ``[Q]`` (MatchTIR, arXiv:2601.10712).
 
-    "exact" maximises the total similarity one to one (`optax.assignment.hungarian_algorithm`), "greedy" takes the best pair left
-    again and again; a matched call gets its similarity, an unmatched one (or one matched at similarity 0) `penalty`. "sinkhorn"
-    spreads uniform mass over calls and references at cost ``-similarity``: a call gets ``sum_e T[q, e] similarity[q, e]``.
+    "exact" maximises the total similarity one to one (`optax.assignment.hungarian_algorithm`), "greedy" takes the
+    best pair left again and again; a matched call gets its similarity, an unmatched one (or one matched at similarity
+    0) `penalty`. "sinkhorn" spreads uniform mass over calls and references at cost ``-similarity``: a call gets
+    ``sum_e T[q, e] similarity[q, e]``.
 
     Args:
       similarity: f32 ``[Q, E]`` in [0, 1], only read where both masks hold.
@@ -40,7 +41,11 @@ def match_reward(
     real = call_mask[:, None] & reference_mask[None, :]
     similarity = numerics.select(similarity, real)
     if method == "sinkhorn":
-        return jnp.where(call_mask, jnp.sum(_plan(similarity, call_mask, reference_mask, regularizer, iterations) * similarity, -1), 0.0)
+        return jnp.where(
+            call_mask,
+            jnp.sum(_plan(similarity, call_mask, reference_mask, regularizer, iterations) * similarity, -1),
+            0.0,
+        )
     if method == "exact":
         matched = _exact(similarity)
     elif method == "greedy":

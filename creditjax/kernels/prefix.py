@@ -26,7 +26,8 @@ def common_prefix(tokens: Array, length: Array) -> Array:
 
 
 def prefix_values(tokens: Array, length: Array, x: Array, weight: Array) -> Array:
-    """Mean of `x` over the voters that share a row's first t positions, f32 ``[G, T + 1]`` for t = 0..T (TEMPO, arXiv:2509.18314).
+    """Mean of `x` over the voters that share a row's first t positions, f32 ``[G, T + 1]`` for t = 0..T (TEMPO,
+    arXiv:2509.18314).
 
     Beyond the end of a row its value stays that of the whole row. A prefix that no voter shares has value 0.
 
@@ -53,6 +54,8 @@ def prefix_values(tokens: Array, length: Array, x: Array, weight: Array) -> Arra
 
 
 def branch_td(tokens: Array, length: Array, x: Array, weight: Array) -> Array:
-    """``V[t + 1] - V[t]`` of :func:`prefix_values`, f32 ``[G, T]``: 0 unless some row leaves this row's prefix exactly at t."""
+    """``V[t + 1] - V[t]`` of :func:`prefix_values`, f32 ``[G, T]``: 0 unless some row leaves this row's prefix
+    exactly at t.
+    """
     value = prefix_values(tokens, length, x, weight)
     return value[:, 1:] - value[:, :-1]

@@ -1,6 +1,7 @@
 """From positions to segments and back: sums, means, last positions, broadcasts. Segments need not be contiguous.
 
-`ids` i32 ``[T]`` names the segment of each position; -1 (or anything outside ``0..K-1``) is none. Batch with `jax.vmap`.
+`ids` i32 ``[T]`` names the segment of each position; -1 (or anything outside ``0..K-1``) is none. Batch with
+`jax.vmap`.
 """
 
 import jax

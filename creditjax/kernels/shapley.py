@@ -1,4 +1,6 @@
-"""The Shapley value as one matrix product. Coalitions are bitmasks: bit n of the index is set when player n takes part."""
+"""The Shapley value as one matrix product. Coalitions are bitmasks: bit n of the index is set when player n takes
+part.
+"""
 
 import functools
 import math

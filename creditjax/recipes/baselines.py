@@ -1,6 +1,7 @@
 """The methods that everything else is compared with, each as its reference implementation computes it.
 
-Where papers and code differ, the default follows the code that is named on the card, and an argument reaches the other form.
+Where papers and code differ, the default follows the code that is named on the card, and an argument reaches the
+other form.
 """
 
 from creditjax.algebra import (
@@ -60,8 +61,8 @@ def _with_kl(objective: Objective, beta: float) -> Objective:
 def reinforce(gamma: float = 1.0, causal: bool = True, count_observations: bool = False) -> Parts:
     """Return from each position on: ``G_t = r_t + gamma G_{t+1}`` (Williams 1992).
 
-    With `causal` False every position gets the whole return. The gradient is exact for gamma 1; below, the usual ``gamma^t`` is
-    left out.
+    With `causal` False every position gets the whole return. The gradient is exact for gamma 1; below, the usual
+    ``gamma^t`` is left out.
     """
     returned = discounted_return(gamma=gamma, causal=causal, count_observations=count_observations)
     return Parts(chain(rewards(), returned), policy_gradient(aggregation="seq_mean_token_sum"))
@@ -71,9 +72,9 @@ def reinforce(gamma: float = 1.0, causal: bool = True, count_observations: bool 
 def reinforce_baseline(baseline: str = "running", gamma: float = 1.0) -> Parts:
     """Return minus a baseline (Williams 1992; Sutton and Barto, chapter 13).
 
-    `baseline` is "running" (a moving average that the loop keeps: the signal `running_baseline`), "value" (a critic), "group" or
-    "batch" (the mean return of the group's or the batch's rollouts, which contains the rollout itself and so scales the expected
-    gradient by 1 - 1/n). A group of one has no group baseline: 0.
+    `baseline` is "running" (a moving average that the loop keeps: the signal `running_baseline`), "value" (a critic),
+    "group" or "batch" (the mean return of the group's or the batch's rollouts, which contains the rollout itself and
+    so scales the expected gradient by 1 - 1/n). A group of one has no group baseline: 0.
     """
     subtract = {
         "running": subtract_signal("running_baseline"),
@@ -101,16 +102,17 @@ def rloo(single: str = "zero", beta: float = 0.0) -> Parts:
 
 @register("remax", tier="baseline")
 def remax() -> Parts:
-    """Reward to go minus the reward of one greedy rollout (Li et al. 2023, arXiv:2310.10505). Works with one sample a prompt."""
+    """Reward to go minus the reward of one greedy rollout (Li et al. 2023, arXiv:2310.10505). Works with one sample a
+    prompt.
+    """
     estimator = chain(rewards(), discounted_return(), subtract_signal("greedy_outcome"))
     return Parts(estimator, policy_gradient(aggregation="token_mean"), Sampler(group_size=1, greedy_baseline=True))
 
 
 @register("grpo", tier="baseline")
-def grpo(
-    eps: float = 1e-6, ddof: int = 1, single: str = "zero", eps_clip: float = 0.2, beta: float = 0.0
-) -> Parts:
-    """Group-normalised outcome under a clipped ratio, averaged within and then over rollouts (Shao et al. 2024, arXiv:2402.03300).
+def grpo(eps: float = 1e-6, ddof: int = 1, single: str = "zero", eps_clip: float = 0.2, beta: float = 0.0) -> Parts:
+    """Group-normalised outcome under a clipped ratio, averaged within and then over rollouts (Shao et al. 2024,
+    arXiv:2402.03300).
 
     `beta` weighs the k3 divergence from a reference policy (0.04 in the paper, 0.001 or none in later practice).
     """
@@ -120,7 +122,8 @@ def grpo(
 
 @register("dr_grpo", tier="baseline")
 def dr_grpo(max_length: int = 1024, eps_clip: float = 0.2, single: str = "zero") -> Parts:
-    """GRPO without the two biases: no division by the std, none by the rollout's length (Liu et al. 2025, arXiv:2503.20783).
+    """GRPO without the two biases: no division by the std, none by the rollout's length (Liu et al. 2025,
+    arXiv:2503.20783).
 
     Token losses are summed and divided by the number of rollouts times `max_length`, the fixed generation budget.
     """
@@ -141,10 +144,12 @@ def dapo(
     dynamic: bool = True,
     max_batches: int = 10,
 ) -> Parts:
-    """GRPO with clip-higher, dynamic sampling, a token-mean loss and soft overlong punishment (Yu et al. 2025, arXiv:2503.14476).
+    """GRPO with clip-higher, dynamic sampling, a token-mean loss and soft overlong punishment (Yu et al. 2025,
+    arXiv:2503.14476).
 
-    `max_length` > 0 switches the punishment on. With `dynamic`, groups whose rollouts are all right or all wrong (signal
-    `accuracy`) leave the loss and its denominators, and the sampler is asked to replace them, up to `max_batches` batches a step.
+    `max_length` > 0 switches the punishment on. With `dynamic`, groups whose rollouts are all right or all wrong
+    (signal `accuracy`) leave the loss and its denominators, and the sampler is asked to replace them, up to
+    `max_batches` batches a step.
     """
     punish = [overlong_penalty(max_length=max_length, buffer=buffer, factor=factor)] if max_length else []
     drop = [drop_constant_groups(by="accuracy")] if dynamic else []
@@ -156,31 +161,33 @@ def dapo(
 @register("gspo", tier="baseline")
 def gspo(eps_low: float = 3e-4, eps_high: float = 4e-4, eps: float = 1e-6) -> Parts:
     """GRPO's credit under one length-normalised ratio a rollout (Zheng et al. 2025, arXiv:2507.18071)."""
-    loss = clipped_surrogate(
-        eps_low=eps_low, eps_high=eps_high, ratio="sequence", aggregation="seq_mean_token_mean"
-    )
+    loss = clipped_surrogate(eps_low=eps_low, eps_high=eps_high, ratio="sequence", aggregation="seq_mean_token_mean")
     return Parts(grpo_credit(eps=eps), loss)
 
 
 @register("cispo", tier="baseline")
 def cispo_(eps_low: float = 1.0, eps_high: float = 0.28, eps: float = 1e-6) -> Parts:
-    """GRPO's credit with the *weight* clipped and never the update: no token loses its gradient (MiniMax-M1, arXiv:2506.13585)."""
+    """GRPO's credit with the *weight* clipped and never the update: no token loses its gradient (MiniMax-M1,
+    arXiv:2506.13585).
+    """
     return Parts(grpo_credit(eps=eps), cispo(eps_low=eps_low, eps_high=eps_high))
 
 
 @register("gpg", tier="baseline")
 def gpg(count_by: str = "reward", f_norm: float = 1.0) -> Parts:
-    """Group-mean baseline, scaled up for rollouts without reward; plain policy gradient (Chu et al. 2025, arXiv:2504.02546)."""
+    """Group-mean baseline, scaled up for rollouts without reward; plain policy gradient (Chu et al. 2025,
+    arXiv:2504.02546).
+    """
     estimator = chain(outcome(), group_center(), rescale_valid(count_by=count_by), scale(1.0 / f_norm))
     return Parts(estimator, policy_gradient(aggregation="token_mean"))
 
 
 @register("opo", tier="baseline")
 def opo(single: str = "zero") -> Parts:
-    """Length-weighted group mean as the variance-optimal baseline of on-policy updates (Hao et al. 2025, arXiv:2505.23585)."""
-    return Parts(
-        chain(outcome(), group_center(per="tokens", single=single)), policy_gradient(aggregation="token_mean")
-    )
+    """Length-weighted group mean as the variance-optimal baseline of on-policy updates (Hao et al. 2025,
+    arXiv:2505.23585).
+    """
+    return Parts(chain(outcome(), group_center(per="tokens", single=single)), policy_gradient(aggregation="token_mean"))
 
 
 @register("reinforce_plus_plus", tier="baseline")
@@ -218,8 +225,8 @@ def ppo(
 ) -> Parts:
     """Generalised advantages under a clipped ratio, with a critic (Schulman et al. 2017, arXiv:1707.06347).
 
-    Defaults are those of language-model trainers; control wants ``gamma=0.99, lam=0.95``. `value_clip` None takes the plain
-    squared error.
+    Defaults are those of language-model trainers; control wants ``gamma=0.99, lam=0.95``. `value_clip` None takes the
+    plain squared error.
     """
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, dual_clip=dual_clip, aggregation="token_mean")
     loss = with_value(loss, coefficient=value_coefficient, clip=value_clip)
@@ -230,7 +237,9 @@ def ppo(
 
 @register("gae", tier="baseline")
 def gae_(gamma: float = 1.0, lam: float = 1.0, whiten: bool = True, value_coefficient: float = 0.5) -> Parts:
-    """Generalised advantages with a plain policy gradient (Schulman et al. 2016, arXiv:1506.02438): one update a batch."""
+    """Generalised advantages with a plain policy gradient (Schulman et al. 2016, arXiv:1506.02438): one update a
+    batch.
+    """
     estimator = chain(rewards(), gae(gamma=gamma, lam=lam), batch_whiten() if whiten else identity())
     loss = with_value(policy_gradient(aggregation="token_mean"), coefficient=value_coefficient)
     return Parts(estimator, loss, Sampler(group_size=1))
@@ -254,7 +263,9 @@ def vtrace_(
 
 @register("optimal_token_baseline", tier="baseline")
 def optimal_token_baseline(eps: float = 1e-8) -> Parts:
-    """Reward to go minus a position-wise group mean weighted by the score energy so far; prompts of a group are equally long."""
+    """Reward to go minus a position-wise group mean weighted by the score energy so far; prompts of a group are
+    equally long.
+    """
     estimator = chain(rewards(), discounted_return(), energy_baseline(eps=eps))
     return Parts(estimator, policy_gradient(aggregation="token_mean"))
 
@@ -273,8 +284,8 @@ def pass_at_k_grpo(divide: bool = True, eps: float = 1e-6, eps_clip: float = 0.2
 def gdpo(weights: tuple[float, ...] = (1.0, 1.0), eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
     """Normalises each reward in its group, sums, then whitens over the batch (Liu et al. 2026, arXiv:2601.05242).
 
-    Normalising the sum instead lets the reward of the largest spread drown the others. One weight for each entry of the signal
-    `reward_components`.
+    Normalising the sum instead lets the reward of the largest spread drown the others. One weight for each entry of
+    the signal `reward_components`.
     """
     channels = [(chain(reward_component(index=i), group_normalize(eps=eps)), w) for i, w in enumerate(weights)]
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
@@ -283,15 +294,17 @@ def gdpo(weights: tuple[float, ...] = (1.0, 1.0), eps: float = 1e-6, eps_clip: f
 
 @register("max_rl", tier="baseline")
 def max_rl(eps: float = 1e-6) -> Parts:
-    """``(R - mean) / mean`` for rewards in [0, 1]: ascends the likelihood of success, truncated at order G (arXiv:2602.02710)."""
-    return Parts(
-        chain(outcome(), mean_normalize(eps=eps)), policy_gradient(aggregation="seq_mean_token_sum")
-    )
+    """``(R - mean) / mean`` for rewards in [0, 1]: ascends the likelihood of success, truncated at order G
+    (arXiv:2602.02710).
+    """
+    return Parts(chain(outcome(), mean_normalize(eps=eps)), policy_gradient(aggregation="seq_mean_token_sum"))
 
 
 @register("sapo", tier="baseline")
 def sapo_(tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 1e-6) -> Parts:
-    """GRPO's credit under a soft gate in place of the clip, sharper for negative credit (Gao et al. 2025, arXiv:2511.20347)."""
+    """GRPO's credit under a soft gate in place of the clip, sharper for negative credit (Gao et al. 2025,
+    arXiv:2511.20347).
+    """
     return Parts(grpo_credit(eps=eps), sapo(tau_positive=tau_positive, tau_negative=tau_negative))
 
 
@@ -309,5 +322,7 @@ def clip_cov_(fraction: float = 2e-4, lowest: float = 1.0, highest: float = 5.0,
 
 @register("kl_cov", tier="baseline")
 def kl_cov_(fraction: float = 2e-3, beta: float = 1.0, eps: float = 1e-6) -> Parts:
-    """GRPO's credit; the few tokens of highest covariance pay a divergence penalty (Cui et al. 2025, arXiv:2505.22617)."""
+    """GRPO's credit; the few tokens of highest covariance pay a divergence penalty (Cui et al. 2025,
+    arXiv:2505.22617).
+    """
     return Parts(grpo_credit(eps=eps), kl_cov(fraction=fraction, beta=beta))

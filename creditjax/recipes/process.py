@@ -32,8 +32,9 @@ def pure(
 ) -> Parts:
     """The value of a solution is that of its worst step, not the sum of all (Cheng et al. 2025, arXiv:2504.15275).
 
-    `mode` is "soft_min" (scores weighted by ``softmax(-score / temperature)``), "strict_min" (the smallest score still to come) or "sum"
-    (what the paper argues against). The process channel has a token-level leave-one-out baseline, the outcome RLOO's.
+    `mode` is "soft_min" (scores weighted by ``softmax(-score / temperature)``), "strict_min" (the smallest score
+    still to come) or "sum" (what the paper argues against). The process channel has a token-level leave-one-out
+    baseline, the outcome RLOO's.
     """
     score = signal("process_reward")
     forms = {
@@ -58,10 +59,11 @@ def prime(
     whiten: bool = True,
     eps_clip: float = 0.2,
 ) -> Parts:
-    """The log-ratio of an online implicit reward model is a token reward, next to the outcome (Cui et al. 2025, arXiv:2502.01456).
+    """The log-ratio of an online implicit reward model is a token reward, next to the outcome (Cui et al. 2025,
+    arXiv:2502.01456).
 
-    `norm` "batch" scales it so that no suffix sum of the batch leaves [-1, 1] (released code), "none" by `beta` (paper). Each channel has
-    a leave-one-out baseline of its own. The loop trains the model on the same outcomes.
+    `norm` "batch" scales it so that no suffix sum of the batch leaves [-1, 1] (released code), "none" by `beta`
+    (paper). Each channel has a leave-one-out baseline of its own. The loop trains the model on the same outcomes.
     """
     if norm not in ("batch", "none"):
         raise ValueError(f"norm: {norm!r}, wanted 'batch' or 'none'")

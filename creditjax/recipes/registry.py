@@ -1,8 +1,8 @@
 """What a paper publishes, under its name: `register`, `recipe`, `list_recipes`.
 
-A recipe function returns :class:`Parts`: the estimator, the objective and what it asks of the sampler. Its keyword arguments are
-the paper's constants. The registry is what the trainer, the benchmark, the documentation and the property tests iterate over, so a
-new method is one function in one file.
+A recipe function returns :class:`Parts`: the estimator, the objective and what it asks of the sampler. Its keyword
+arguments are the paper's constants. The registry is what the trainer, the benchmark, the documentation and the
+property tests iterate over, so a new method is one function in one file.
 """
 
 from collections.abc import Callable, Mapping

@@ -9,8 +9,8 @@ from creditjax.recipes.registry import Parts, register
 def tempo(td_weight: float = 1.0, ddof: int = 0, eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
     """GRPO's credit plus the temporal difference of prefix values where rollouts part (TEMPO, arXiv:2509.18314).
 
-    The value of a prefix is the mean normalised outcome of the group's rollouts that share it; tokens at which nobody parts keep
-    GRPO's credit. ``td_weight=0`` is GRPO.
+    The value of a prefix is the mean normalised outcome of the group's rollouts that share it; tokens at which nobody
+    parts keep GRPO's credit. ``td_weight=0`` is GRPO.
     """
     estimator = chain(
         outcome(), group_normalize(ddof=ddof, eps=eps), blend((identity(), 1.0), (branch_td(), td_weight))

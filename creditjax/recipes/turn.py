@@ -36,12 +36,14 @@ def gigpo(
 ) -> Parts:
     """Episode credit plus a comparison of turns acted in the same state (GiGPO, arXiv:2505.10978).
 
-    ``A_k = A_episode + weight * (R_k - mean of R over the group's turns with the same state key)`` with R the discounted return of
-    the turn rewards. `divide` normalises both by their std; `per` "segments" lets a rollout enter the episode mean once a turn, as
-    the released code does, "rollouts" once.
+    ``A_k = A_episode + weight * (R_k - mean of R over the group's turns with the same state key)`` with R the
+    discounted return of the turn rewards. `divide` normalises both by their std; `per` "segments" lets a rollout
+    enter the episode mean once a turn, as the released code does, "rollouts" once.
     """
     episode = group_normalize(eps=eps, per=per) if divide else group_center(per=per)
-    steps = chain(segment_rewards(), discounted_return(gamma=gamma), state_normalize("state_key", divide=divide, eps=eps))
+    steps = chain(
+        segment_rewards(), discounted_return(gamma=gamma), state_normalize("state_key", divide=divide, eps=eps)
+    )
     loss = clipped_surrogate(aggregation="token_mean")
     return Parts(blend((chain(outcome(), episode), 1.0), (steps, weight)), loss)
 
@@ -55,10 +57,11 @@ def a2tgpo(
     eps_low: float = 0.2,
     eps_high: float = 0.2,
 ) -> Parts:
-    """Information gain of each tool turn, normalised per turn index, accumulated and rescaled (A2TGPO, arXiv:2605.06200).
+    """Information gain of each tool turn, normalised per turn index, accumulated and rescaled (A2TGPO,
+    arXiv:2605.06200).
 
-    ``D_k = sum_{j >= k} gamma^{j-k} n_j / sqrt(K - k)`` on top of GRPO's credit; the answer turn has the latter alone. The clip range of
-    each turn's ratio is scaled by ``1 + strength * tanh(n_k / 2)``.
+    ``D_k = sum_{j >= k} gamma^{j-k} n_j / sqrt(K - k)`` on top of GRPO's credit; the answer turn has the latter
+    alone. The clip range of each turn's ratio is scaled by ``1 + strength * tanh(n_k / 2)``.
     """
     gain = chain(
         potential_difference("potential", answer_turn=False),
@@ -82,8 +85,8 @@ def tips(
 ) -> Parts:
     """Potential-based shaping by the answer's log-likelihood at turn boundaries, then GAE (TIPS, arXiv:2603.22293).
 
-    Without a `critic` the value is 0 and credit is the shaped reward to go, with the potential as its baseline. `warmup` steps
-    ramp `alpha` up.
+    Without a `critic` the value is 0 and credit is the shaped reward to go, with the potential as its baseline.
+    `warmup` steps ramp `alpha` up.
     """
     shaping = add_potential_shaping("answer_logprob", scale=linear_schedule(0.0, alpha, warmup) if warmup else alpha)
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
@@ -94,7 +97,8 @@ def tips(
 
 @register("matchtir")
 def matchtir(lam: float = 0.9, matcher: str = "exact", penalty: float = 0.0, eps: float = 1e-6) -> Parts:
-    """Calls matched one to one with reference calls; credit of the rollout and of its turns, averaged (arXiv:2601.10712).
+    """Calls matched one to one with reference calls; credit of the rollout and of its turns, averaged
+    (arXiv:2601.10712).
 
     `matcher` "exact" is the assignment of the paper, "greedy" what the release computes, "sinkhorn" its soft form.
     """
@@ -106,9 +110,11 @@ def matchtir(lam: float = 0.9, matcher: str = "exact", penalty: float = 0.0, eps
 
 @register("skillgate")
 def skillgate(lam: float = 0.2, eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
-    """Disjoint channels: execution tokens learn from the outcome, skill names from the choice of skill (arXiv:2608.18852).
+    """Disjoint channels: execution tokens learn from the outcome, skill names from the choice of skill
+    (arXiv:2608.18852).
 
-    The wrapper of a read call belongs to neither. Both channels have a loss mass that does not depend on their number of tokens.
+    The wrapper of a read call belongs to neither. Both channels have a loss mass that does not depend on their number
+    of tokens.
     """
     channels = route((signal_is("read_call", -1), grpo_credit(eps=eps)), (signal("read_identity"), read_choice()))
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")

@@ -1,0 +1,236 @@
+"""Composition: levels, combinators, hyperparameters as data, schedules, sharding, looking inside."""
+
+import chex
+import jax
+from jax import numpy as jnp
+import numpy as np
+from oracles.batches import random_batch, to_trajectory
+import pytest
+
+import creditjax as cj
+from creditjax.algebra import (
+    branch_td,
+    discounted_return,
+    group_center,
+    group_normalize,
+    identity,
+    leave_one_out,
+    linear_schedule,
+    outcome,
+    rewards,
+    scale,
+    segment_rewards,
+    signal,
+    signal_is,
+    soft_min,
+    state_normalize,
+)
+
+
+def toy(outcomes=(1.0, 0.0, 1.0), t=4, **more):
+    g = len(outcomes)
+    base = dict(tokens=np.zeros((1, g, t), int), action_mask=np.ones((1, g, t), bool), outcome=np.array([outcomes]))
+    return cj.Trajectory(**{**base, **more})
+
+
+def value(estimator, batch, **options):
+    return np.asarray(cj.estimate(estimator, batch, **options).value)
+
+
+# -------------------------------------------------------------------------------------------------- levels and chains
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: cj.chain(), "no pieces"),
+        (lambda: cj.chain(outcome(), soft_min(0.1)), "soft_min takes SEGMENT, outcome gives TRAJECTORY"),
+        (lambda: cj.chain(outcome(), outcome()), "outcome is a source and has to come first"),
+        (lambda: cj.chain(outcome(), 3.0), "piece 1 is 3.0"),
+        (lambda: cj.blend((outcome(), 1.0), (scale(2.0), 1.0)), "sources and transforms mixed"),
+        (lambda: cj.blend((outcome(), "1")), "wanted a float or a schedule"),
+        (lambda: cj.route((scale(2.0), outcome())), "have to start with a source"),
+        (lambda: cj.gate(scale(2.0)), "is no source"),
+        (lambda: group_normalize(dof=1), "group_normalize"),
+        (lambda: group_normalize(eps="small"), "wanted a float"),
+    ],
+)
+def test_what_does_not_compose_is_refused_when_it_is_built(make, said):
+    with pytest.raises(TypeError, match=said):
+        make()
+
+
+def test_chains_flatten_and_know_their_needs():
+    inner = cj.chain(segment_rewards(), discounted_return(0.9))
+    outer = cj.chain(inner, state_normalize("state_key"))
+    assert [piece.name for piece in outer.children] == ["segment_rewards", "discounted_return", "state_normalize"]
+    assert outer.is_source and outer.gives is cj.Level.SEGMENT
+    assert set(outer.needs) == {"segment", "state_key"}
+
+
+def test_what_is_no_estimator_or_no_batch_is_refused():
+    with pytest.raises(TypeError, match="wanted a source"):
+        cj.estimate(group_normalize(), toy())
+    with pytest.raises(TypeError, match="wanted a Trajectory"):
+        cj.estimate(outcome(), {"outcome": 1})
+    one_group = jax.tree.map(lambda x: x[0], toy())
+    with pytest.raises(ValueError, match=r"wanted \[P, G, T\]"):
+        cj.estimate(outcome(), one_group)
+
+
+# -------------------------------------------------------------------------------------------------------- combinators
+
+
+def test_blend_is_the_weighted_sum_and_nests():
+    batch = toy()
+    a, b = cj.chain(outcome(), group_center()), cj.chain(outcome(), leave_one_out())
+    want = 0.5 * value(a, batch) - 2.0 * value(b, batch)
+    np.testing.assert_allclose(value(cj.blend((a, 0.5), (b, -2.0)), batch), want, rtol=1e-6)
+    inside = cj.chain(outcome(), cj.blend((group_center(), 0.5), (leave_one_out(), -2.0)))
+    assert inside.gives is cj.Level.TRAJECTORY
+    np.testing.assert_allclose(value(inside, batch), want, rtol=1e-6)
+
+
+def test_blend_lifts_parts_of_different_levels():
+    piece = cj.chain(outcome(), group_center(), cj.blend((identity(), 1.0), (branch_td(), 0.0)))
+    assert piece.gives is cj.Level.TOKEN
+    np.testing.assert_allclose(value(piece, toy()), value(cj.chain(outcome(), group_center()), toy()), rtol=1e-6)
+
+
+def test_blend_assigns_where_any_part_does():
+    scores = np.full((1, 3, 2), np.nan)
+    scores[0, 0, 0] = 0.5
+    segment = np.array([[[0, 0, 1, 1]] * 3])
+    batch = toy(segment=segment, num_segments=2, signals={"process_reward": scores})
+    both = cj.estimate(cj.blend((signal("process_reward"), 1.0), (outcome(), 1.0)), batch)
+    assert both.valid.all() and np.isfinite(both.value).all()
+    alone = cj.estimate(signal("process_reward"), batch)
+    assert alone.valid.tolist() == [[[True, True, False, False], [False] * 4, [False] * 4]]
+
+
+def test_route_keeps_channels_apart():
+    agent = np.array([[[0, 1, 0, -1]] * 3])
+    batch = toy(signals={"agent": agent})
+    routed = cj.route((signal_is("agent", 0), cj.chain(outcome(), group_center())), (signal_is("agent", 1), outcome()))
+    result = cj.estimate(routed, batch)
+    np.testing.assert_allclose(result.value[0, 0], [1 / 3, 1.0, 1 / 3, 0.0], rtol=1e-6)
+    assert result.valid[0, 0].tolist() == [True, True, True, False]
+
+
+def test_where_gate_and_modulate():
+    agent = np.array([[[0, 1, 0, 1]] * 3])
+    batch = toy(signals={"agent": agent, "entropy": np.full((1, 3, 4), 0.5)})
+    first = signal_is("agent", 0)
+    either = cj.where(first, outcome(), cj.chain(outcome(), scale(3.0)))
+    np.testing.assert_allclose(value(either, batch)[0, 0], [1, 3, 1, 3])
+    gated = cj.estimate(cj.chain(outcome(), cj.gate(first)), batch)
+    np.testing.assert_allclose(gated.value[0, 0], [1, 0, 1, 0])
+    assert gated.valid.all()
+    np.testing.assert_allclose(value(cj.chain(outcome(), cj.modulate(signal("entropy"))), batch)[0, 0], [0.5] * 4)
+
+
+def test_two_parts_may_not_set_the_same_extra():
+    batch = toy(signals={"value": np.zeros((1, 3, 4))})
+    advantage = cj.chain(rewards(), cj.algebra.gae(gamma=0.9))
+    with pytest.raises(ValueError, match="both set the extra 'value_target'"):
+        cj.estimate(cj.blend((advantage, 1.0), (advantage, 1.0)), batch)
+
+
+# ------------------------------------------------------------------------------------------- hyperparameters are data
+
+
+def test_new_values_do_not_retrace_whatever_their_python_type():
+    batch = toy()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def run(estimator, batch):
+        return cj.estimate(estimator, batch).value
+
+    for gamma in (1, 0.9, 0.99, np.float64(0.5), jnp.float32(0.1)):
+        run(cj.chain(rewards(), discounted_return(gamma)), batch)
+
+
+def test_vmap_over_a_hyperparameter():
+    batch = toy((1.0,), 3, reward=np.ones((1, 1, 3)))
+    sweep = cj.chain(rewards(), discounted_return(jnp.array([0.0, 0.5, 1.0])))
+    axes = jax.tree.map(lambda x: 0 if jnp.ndim(x) else None, sweep)
+    got = jax.vmap(lambda e: cj.estimate(e, batch).value, in_axes=(axes,))(sweep)
+    np.testing.assert_allclose(got[:, 0, 0, 0], [1.0, 1.75, 3.0])
+
+
+def test_a_schedule_is_a_value():
+    batch = toy()
+    piece = cj.chain(outcome(), scale(linear_schedule(0.0, 2.0, length=10, begin=5)))
+    for step, factor in [(0, 0.0), (5, 0.0), (10, 1.0), (15, 2.0), (99, 2.0)]:
+        np.testing.assert_allclose(value(piece, batch, step=step)[0, 0], factor)
+
+
+def test_a_transform_of_your_own():
+    @cj.transform(takes=cj.Level.TRAJECTORY, gives=cj.Level.TRAJECTORY)
+    def shifted(credit, batch, *, by: float):
+        """Adds a constant."""
+        return credit.with_value(credit.value + by)
+
+    np.testing.assert_allclose(value(cj.chain(outcome(), shifted(2.0)), toy())[0, 1], 2.0)
+    assert repr(shifted(2.0)) == "shifted(by=2)"
+
+
+# ---------------------------------------------------------------------------------------------------------- sharding
+
+
+@pytest.mark.parametrize(
+    "name", ["grpo", "reinforce_plus_plus", "gpg", "ucas", "prime", "skillgate", "reinforce_baseline"]
+)
+def test_shard_map_and_sharded_jit_equal_one_device(name):
+    options = {"baseline": "batch"} if name == "reinforce_baseline" else {}
+    recipe = cj.recipe(name, **options)
+    batch = to_trajectory(random_batch(np.random.default_rng(3), 8, 3, 10, 4), recipe.needs + recipe.estimator.uses)
+    mesh = jax.make_mesh((4, 2), ("data", "fsdp"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    want = value(recipe.estimator, batch)
+    mapped = cj.estimate(recipe.estimator, batch, mesh=mesh, mesh_axes=("data", "fsdp")).value
+    np.testing.assert_allclose(mapped, want, rtol=1e-4, atol=1e-5)
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp")))
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    placed = jax.tree.map(lambda x: jax.device_put(x, split if jnp.ndim(x) else whole), batch)
+    program = jax.jit(lambda e, b: cj.estimate(e, b).value, out_shardings=split)
+    np.testing.assert_allclose(program(recipe.estimator, placed), want, rtol=1e-4, atol=1e-5)
+    assert "all-gather" not in program.lower(recipe.estimator, placed).compile().as_text()
+
+
+# ------------------------------------------------------------------------------------------------------ looking inside
+
+
+def test_explain_and_trace():
+    estimator = cj.recipe("gigpo").estimator
+    said = cj.explain(estimator)
+    assert "state_normalize" in said and "needs state_key" in said and "SEGMENT[K]" in said
+    trace = cj.credit_trace(cj.recipe("grpo").estimator, toy())
+    assert [credit.level for _, credit in trace] == [cj.Level.TRAJECTORY] * 2
+    np.testing.assert_allclose(trace[0][1].value, [[1.0, 0.0, 1.0]])
+
+
+def test_a_missing_signal_is_named_with_axes_and_producer():
+    with pytest.raises(
+        ValueError, match=r"signal 'state_key': absent, wanted int32 \[P, G, K\].*made by creditjax.tasks.lookup"
+    ):
+        cj.estimate(cj.recipe("gigpo").estimator, toy(segment=np.zeros((1, 3, 4), int), num_segments=1))
+
+
+# --------------------------------------------------------------------------------------------------------- the registry
+
+
+def test_the_registry_says_what_is_near():
+    with pytest.raises(KeyError, match="did you mean .*grpo"):
+        cj.recipe("gpro")
+    with pytest.raises(TypeError, match="did you mean eps_clip"):
+        cj.recipe("grpo", epsclip=0.1)
+    with pytest.raises(ValueError, match="registered already"):
+        cj.register("grpo")
+
+
+def test_every_recipe_has_a_card_and_a_docstring():
+    for name in cj.list_recipes():
+        recipe = cj.recipe(name)
+        assert recipe.card.id == name and recipe.card.granularity
+        assert recipe.objective.needs is not None

@@ -169,7 +169,7 @@ def random_batch(
     finite = np.isfinite(d["outcome"])
     d["greedy_outcome"] = rng.random(p_).astype(np.float32)
     d["running_baseline"] = np.float32(rng.normal())
-    components = rng.integers(0, 3, size=(p_, g_, 3)) * rng.choice([1.0, 0.1], size=3)
+    components = rng.integers(0, 3, size=(p_, g_, 2)) * rng.choice([1.0, 0.1], size=2)
     components[int(rng.integers(p_)), :, 0] = 0.1
     d["reward_components"] = np.where(finite[..., None], components, np.nan).astype(np.float32)
     d["accuracy"] = d["outcome"].copy()

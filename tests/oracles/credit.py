@@ -8,9 +8,10 @@ Rules shared by all:
 
 * A position that the policy did not act on is transparent: recursions pass through it and its credit is 0.
 * A reward on such a position belongs to the closest earlier acted one. Without a reward stream, the outcome is paid at
-  the last acted position, and a row without outcome has no stream at all.
+  the last acted position.
 * A row votes if its outcome is finite and its `votes` flag holds (no flags given: if it acted anywhere). Rows with the
-  same `trajectory` id share one vote. Group-relative credit is 0 on rows that do not vote, and in groups of one vote.
+  same `trajectory` id share one vote. Rows that do not vote get no credit; group-relative credit is 0 in a group of one
+  vote.
 * A segment is real if it owns an acted position.
 """
 
@@ -73,12 +74,10 @@ def segments(d: Batch, p: int, g: int) -> dict[int, list[int]]:
     return dict(sorted(owned.items()))
 
 
-def reward_stream(d: Batch, p: int, g: int) -> dict[int, float] | None:
-    """Reward of each acted position, or None where the row has no stream."""
+def reward_stream(d: Batch, p: int, g: int) -> dict[int, float]:
+    """Reward of each acted position."""
     positions = acted(d, p, g)
     if d.get("reward") is None:
-        if not math.isfinite(d["outcome"][p, g]):
-            return None
         return {t: float(d["outcome"][p, g]) if t == positions[-1] else 0.0 for t in positions}
     stream = dict.fromkeys(positions, 0.0)
     latest = None
@@ -176,9 +175,9 @@ def voting_rows(d: Batch) -> list[tuple[int, int]]:
     return [(p, g) for p, g in cells(d) if votes(d, p, g)]
 
 
-def rows_with_stream(d: Batch) -> list[tuple[int, int]]:
-    """All rows of the batch that acted and have a reward stream."""
-    return [(p, g) for p, g in cells(d) if acted(d, p, g) and reward_stream(d, p, g) is not None]
+def acting_rows(d: Batch) -> list[tuple[int, int]]:
+    """All voting rows of the batch that acted."""
+    return [(p, g) for p, g in voting_rows(d) if acted(d, p, g)]
 
 
 def outcomes(d: Batch, p: int) -> dict[int, float]:
@@ -211,7 +210,7 @@ def returns_to_go(d: Batch, p: int, g: int, stream: dict[int, float], gamma: flo
 def reinforce(d: Batch, gamma: float = 1.0) -> np.ndarray:
     """Williams 1992: the discounted reward-to-go of every action."""
     out = zeros(d)
-    for p, g in rows_with_stream(d):
+    for p, g in acting_rows(d):
         for t, value in returns_to_go(d, p, g, reward_stream(d, p, g), gamma).items():
             out[p, g, t] = value
     return out
@@ -219,7 +218,7 @@ def reinforce(d: Batch, gamma: float = 1.0) -> np.ndarray:
 
 def reinforce_baseline(d: Batch, gamma: float = 1.0, baseline: str = "ema") -> np.ndarray:
     """Reward-to-go minus a baseline: the mean of the group or the batch, a running mean, or a critic."""
-    returns = {row: returns_to_go(d, *row, reward_stream(d, *row), gamma) for row in rows_with_stream(d)}
+    returns = {row: returns_to_go(d, *row, reward_stream(d, *row), gamma) for row in acting_rows(d)}
     out = zeros(d)
     if baseline in ("ema", "value"):
         for (p, g), by_position in returns.items():
@@ -248,7 +247,7 @@ def reinforce_baseline(d: Batch, gamma: float = 1.0, baseline: str = "ema") -> n
 def remax(d: Batch) -> np.ndarray:
     """Reward-to-go minus the outcome of one greedy rollout of the prompt."""
     out = zeros(d)
-    for p, g in rows_with_stream(d):
+    for p, g in acting_rows(d):
         for t, value in returns_to_go(d, p, g, reward_stream(d, p, g), 1.0).items():
             out[p, g, t] = value - float(d["greedy_outcome"][p])
     return out
@@ -275,25 +274,22 @@ def raw_gae(d: Batch, p: int, g: int, gamma: float, lam: float) -> dict[int, flo
     return out
 
 
-def gae(d: Batch, gamma: float = 1.0, lam: float = 1.0, whitened: bool = False) -> np.ndarray:
-    """GAE on every row with a reward stream, whitened over the batch if asked for."""
+def gae(d: Batch, gamma: float = 1.0, lam: float = 1.0, whitened: bool = True) -> np.ndarray:
+    """GAE on every row with a reward stream, whitened over the batch unless told otherwise."""
     out = zeros(d)
-    rows = rows_with_stream(d)
+    rows = acting_rows(d)
     for p, g in rows:
         for t, value in raw_gae(d, p, g, gamma, lam).items():
             out[p, g, t] = value
     return whiten(d, out, rows) if whitened else out
 
 
-def ppo(d: Batch, gamma: float = 1.0, lam: float = 1.0) -> np.ndarray:
-    """GAE, whitened."""
-    return gae(d, gamma, lam, whitened=True)
-
-
-def vtrace(d: Batch, gamma: float = 1.0, lam: float = 1.0, rho_bar: float = 1.0, rho_pg_bar: float = 1.0) -> np.ndarray:
+def vtrace(
+    d: Batch, gamma: float = 0.99, lam: float = 1.0, rho_bar: float = 1.0, rho_pg_bar: float = 1.0
+) -> np.ndarray:
     """V-trace policy-gradient advantages (Espeholt et al. 2018) over acted positions."""
     out = zeros(d)
-    for p, g in rows_with_stream(d):
+    for p, g in acting_rows(d):
         stream = reward_stream(d, p, g)
         error = 0.0  # vs - V at the next acted position
         for t in reversed(acted(d, p, g)):
@@ -312,9 +308,13 @@ def vtrace(d: Batch, gamma: float = 1.0, lam: float = 1.0, rho_bar: float = 1.0,
 # --------------------------------------------------------------------------------------------------- group baselines
 
 
-def rloo(d: Batch) -> np.ndarray:
-    """Leave-one-out baseline."""
-    return group_credit(d, leave_one_out)
+def rloo(d: Batch, beta: float = 0.0) -> np.ndarray:
+    """Leave-one-out baseline; with `beta`, the outcome pays for the divergence from the reference."""
+    paid = {**d, "outcome": d["outcome"].astype(float).copy()}
+    for p, g in acting_rows(d):
+        for t in acted(d, p, g) if beta else ():
+            paid["outcome"][p, g] -= beta * (float(d["logprob"][p, g, t]) - float(d["logprob_ref"][p, g, t]))
+    return group_credit(paid, leave_one_out)
 
 
 def grpo(d: Batch, ddof: int = 1, eps: float = 1e-6) -> np.ndarray:
@@ -368,7 +368,7 @@ def opo(d: Batch) -> np.ndarray:
 def reinforce_plus_plus(d: Batch, gamma: float = 1.0, beta: float = 0.01) -> np.ndarray:
     """Reward-to-go with the KL penalty inside the reward, whitened over the batch."""
     out = zeros(d)
-    rows = rows_with_stream(d)
+    rows = acting_rows(d)
     for p, g in rows:
         stream = reward_stream(d, p, g)
         if beta:
@@ -423,15 +423,15 @@ def pass_at_k_grpo(d: Batch, normalize: bool = True, eps: float = 1e-6) -> np.nd
     return group_credit(d, lead)
 
 
-def gdpo(d: Batch, ddof: int = 1, eps: float = 1e-6, whitened: bool = True) -> np.ndarray:
+def gdpo(d: Batch, weights: tuple = (1.0, 1.0), ddof: int = 1, eps: float = 1e-6, whitened: bool = True) -> np.ndarray:
     """Every reward normalised in its group, the sum whitened over the tokens of the batch (arXiv:2601.05242)."""
     rows: dict[tuple[int, int], float] = {}
     for p in range(sizes(d)[0]):
-        weights = vote_weights(d, p)
-        for m in range(d["reward_components"].shape[-1]):
-            component = {g: float(d["reward_components"][p, g, m]) for g in weights}
-            for g, value in normalized(component, weights, ddof, eps).items():
-                rows[p, g] = rows.get((p, g), 0.0) + value
+        share = vote_weights(d, p)
+        for m, weight in zip(range(d["reward_components"].shape[-1]), weights, strict=True):
+            component = {g: float(d["reward_components"][p, g, m]) for g in share}
+            for g, value in normalized(component, share, ddof, eps).items():
+                rows[p, g] = rows.get((p, g), 0.0) + weight * value
     credit = broadcast(d, rows)
     return whiten(d, credit, voting_rows(d)) if whitened else credit
 
@@ -489,9 +489,15 @@ def pure(
 
 
 def prime(
-    d: Batch, beta: float = 0.05, norm: str = "batch_norm", baseline: str = "paper", whitened: bool = True
+    d: Batch,
+    beta: float = 0.05,
+    norm: str = "batch_norm",
+    baseline: str = "paper",
+    gamma: float = 1.0,
+    outcome_gamma: float = 1.0,
+    whitened: bool = True,
 ) -> np.ndarray:
-    """Implicit token rewards and the outcome, each with its own leave-one-out baseline, gamma = 1."""
+    """Implicit token rewards and the outcome, each with its own leave-one-out baseline."""
     log_ratio = {}
     for p, g in voting_rows(d):
         log_ratio[p, g] = {
@@ -518,8 +524,10 @@ def prime(
                 token = {t: r - base for t, r in reward[g].items()}
             else:
                 token = {t: (len(rows) * r - sum(mean.values())) / (len(rows) - 1) for t, r in reward[g].items()}
-            for t in token:
-                out[p, g, t] = sum(v for s, v in token.items() if s >= t) + other_outcome[g]
+            for i, t in enumerate(token):
+                later = list(token.values())[i:]
+                process = sum(gamma**n * v for n, v in enumerate(later))
+                out[p, g, t] = process + outcome_gamma ** (len(later) - 1) * other_outcome[g]
     return whiten(d, out, voting_rows(d)) if whitened else out
 
 
@@ -589,7 +597,7 @@ def step_returns(rewards: dict[int, float], gamma: float) -> dict[int, float]:
 
 
 def gigpo(
-    d: Batch, weight: float = 1.0, gamma: float = 0.95, mode: str = "mean_norm", ddof: int = 0, eps: float = 1e-6
+    d: Batch, weight: float = 1.0, gamma: float = 0.95, mode: str = "mean_norm", ddof: int = 1, eps: float = 1e-6
 ) -> np.ndarray:
     """Episode credit plus step credit among the visits to the same state of a prompt."""
     rule = centred if mode == "mean_norm" else functools.partial(normalized, ddof=ddof, eps=eps)
@@ -597,8 +605,6 @@ def gigpo(
     for p in range(sizes(d)[0]):
         step: dict[tuple[int, int], float] = {}
         anchor: dict[int, list[tuple[int, int]]] = {}
-        if len(voters(d, p)) < 2:
-            continue
         for g in voters(d, p):
             if not acted(d, p, g):
                 continue
@@ -615,7 +621,7 @@ def gigpo(
 
 
 def a2tgpo(
-    d: Batch, alpha: float = 0.3, gamma: float = 1.0, ddof: int = 0, eps: float = 1e-6, signal: str = "potential"
+    d: Batch, alpha: float = 0.3, gamma: float = 1.0, ddof: int = 1, eps: float = 1e-6, signal: str = "potential"
 ) -> np.ndarray:
     """GRPO plus the information gain of each tool turn, normalised by depth and accumulated with a sqrt rescale."""
     out = group_credit(d, lambda x, w: normalized(x, w, ddof, eps))
@@ -638,7 +644,7 @@ def a2tgpo(
     return out
 
 
-def tips(d: Batch, alpha: float = 0.02, gamma: float = 1.0, lam: float = 1.0) -> np.ndarray:
+def tips(d: Batch, alpha: float = 0.02, gamma: float = 1.0, lam: float = 1.0, critic: bool = False) -> np.ndarray:
     """GAE on the outcome plus potential-based shaping at the end of every turn, with the terminal correction."""
     out = zeros(d)
     for p, g in cells(d):
@@ -657,9 +663,8 @@ def tips(d: Batch, alpha: float = 0.02, gamma: float = 1.0, lam: float = 1.0) ->
             stream[max(earlier) if earlier else positions[0]] += alpha * (potential[k + 1] - potential[k])
         stream[positions[-1]] += float(d["outcome"][p, g]) - alpha * potential[turns]
         shaped = {**d, "reward": zeros(d)}
-        shaped.pop("next_value", None)
-        if d.get("value") is None:
-            shaped["value"] = zeros(d)
+        if not critic:
+            shaped |= {"value": zeros(d), "next_value": zeros(d)}
         for t, value in stream.items():
             shaped["reward"][p, g, t] = value
         for t, value in raw_gae(shaped, p, g, gamma, lam).items():
@@ -706,23 +711,27 @@ def matchtir(d: Batch, lam: float = 0.9, ddof: int = 1, eps: float = 1e-6, penal
     return out
 
 
-def skillgate(d: Batch, ddof: int = 0, eps: float = 1e-6) -> np.ndarray:
+def read_choice(d: Batch, p: int) -> dict[tuple[int, int], float]:
+    """Credit of every skill-read call: whether it was its row's only one and right, centred over the group's calls."""
+    clean: dict[tuple[int, int], float] = {}
+    for g in voters(d, p):
+        reads = [r for r in range(d["read_mask"].shape[-1]) if d["read_mask"][p, g, r]]
+        for r in reads:
+            clean[g, r] = float(len(reads) == 1 and bool(d["read_is_oracle"][p, g, r]))
+    if all_equal(clean.values()):
+        return dict.fromkeys(clean, 0.0)
+    return {call: value - sum(clean.values()) / len(clean) for call, value in clean.items()}
+
+
+def skillgate(d: Batch, ddof: int = 1, eps: float = 1e-6) -> np.ndarray:
     """Execution tokens earn the outcome's credit, tokens that name a skill the selector's, call wrappers nothing."""
-    task = group_credit(d, lambda x, w: normalized(x, w, ddof, eps))
-    out = zeros(d)
-    for p in range(sizes(d)[0]):
-        clean: dict[tuple[int, int], float] = {}
-        for g in voters(d, p):
-            reads = [r for r in range(d["read_mask"].shape[-1]) if d["read_mask"][p, g, r]]
-            for r in reads:
-                clean[g, r] = float(len(reads) == 1 and bool(d["read_is_oracle"][p, g, r]))
-        for g in voters(d, p):
-            for t in acted(d, p, g):
-                call = int(d["read_call"][p, g, t])
-                if call < 0:
-                    out[p, g, t] = task[p, g, t]
-                elif d["read_identity"][p, g, t] and (g, call) in clean and len(voters(d, p)) > 1:
-                    out[p, g, t] = clean[g, call] - sum(clean.values()) / len(clean)
+    out = group_credit(d, lambda x, w: normalized(x, w, ddof, eps))
+    for p, g in cells(d):
+        choice = read_choice(d, p)
+        for t in acted(d, p, g):
+            call = int(d["read_call"][p, g, t])
+            if call >= 0:
+                out[p, g, t] = choice.get((g, call), 0.0) if d["read_identity"][p, g, t] else 0.0
     return out
 
 
@@ -775,7 +784,7 @@ ORACLES: dict[str, Callable[[Batch], np.ndarray]] = {
     "opo": opo,
     "reinforce_plus_plus": reinforce_plus_plus,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
-    "ppo": ppo,
+    "ppo": gae,
     "gae": gae,
     "vtrace": vtrace,
     "optimal_token_baseline": optimal_token_baseline,

@@ -28,6 +28,7 @@ ON_REWARDS = (
     "vtrace",
     "optimal_token_baseline",
     "gigpo",
+    "tips",
 )
 # Recursions that have to stop where an episode ends within a row.
 ON_EPISODES = ("reinforce", "reinforce_baseline", "ppo", "gae", "vtrace")
@@ -37,12 +38,33 @@ ON_FRAGMENTS = ("rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "gmp
 # (recipe, overrides of the recipe, arguments of the reference)
 VARIANTS = [
     ("reinforce", {"gamma": 0.9}, {"gamma": 0.9}),
-    ("gae", {"gamma": 0.9, "lam": 0.7}, {"gamma": 0.9, "lam": 0.7}),
+    ("gae", {"gamma": 0.9, "lam": 0.7, "whiten": False}, {"gamma": 0.9, "lam": 0.7, "whitened": False}),
     ("ppo", {"gamma": 0.9, "lam": 0.7}, {"gamma": 0.9, "lam": 0.7}),
     ("vtrace", {"gamma": 0.9, "lam": 0.7}, {"gamma": 0.9, "lam": 0.7}),
+    ("vtrace", {"rho_bar": 1.5, "rho_pg_bar": 0.8}, {"rho_bar": 1.5, "rho_pg_bar": 0.8}),
     ("reinforce_baseline", {"baseline": "group"}, {"baseline": "group"}),
     ("reinforce_baseline", {"baseline": "batch"}, {"baseline": "batch"}),
     ("reinforce_baseline", {"baseline": "value", "gamma": 0.9}, {"baseline": "value", "gamma": 0.9}),
+    ("rloo", {"beta": 0.1}, {"beta": 0.1}),
+    ("grpo", {"ddof": 0, "eps": 0.1}, {"ddof": 0, "eps": 0.1}),
+    ("dapo", {"max_length": 8, "buffer": 5, "factor": 0.5}, {"max_length": 8, "buffer": 5, "factor": 0.5}),
+    ("gpg", {"count_by": "group", "f_norm": 2.0}, {"count_by": "group", "f_norm": 2.0}),
+    ("reinforce_plus_plus", {"gamma": 0.9, "beta": 0.1}, {"gamma": 0.9, "beta": 0.1}),
+    ("reinforce_plus_plus_baseline", {"shift": False}, {"shift_mean": False}),
+    ("pass_at_k_grpo", {"divide": True}, {"normalize": True}),
+    ("pass_at_k_grpo", {"divide": False}, {"normalize": False}),
+    ("gdpo", {"weights": (1.0, 0.25)}, {"weights": (1.0, 0.25)}),
+    ("pure", {"mode": "strict_min", "whiten": False}, {"mode": "strict_min", "whitened": False}),
+    ("pure", {"mode": "sum", "outcome_weight": 0.5}, {"mode": "gamma_decay", "outcome_coef": 0.5}),
+    ("prime", {"norm": "none", "beta": 0.5, "whiten": False}, {"norm": "none", "beta": 0.5, "whitened": False}),
+    ("prime", {"gamma": 0.9, "outcome_gamma": 0.8}, {"gamma": 0.9, "outcome_gamma": 0.8}),
+    ("ucas", {"reduce": "mean", "lam": 0.2}, {"certainty_reduce": "mean", "penalty": 0.2}),
+    ("tempo", {"td_weight": 0.5, "ddof": 1}, {"td_weight": 0.5, "ddof": 1}),
+    ("gigpo", {"per": "rollouts", "gamma": 0.8}, {"gamma": 0.8}),
+    ("gigpo", {"per": "rollouts", "divide": True, "weight": 0.5}, {"mode": "mean_std_norm", "weight": 0.5}),
+    ("a2tgpo", {"alpha": 1.0, "gamma": 0.8}, {"alpha": 1.0, "gamma": 0.8}),
+    ("tips", {"critic": True, "alpha": 0.5, "lam": 0.9}, {"critic": True, "alpha": 0.5, "lam": 0.9}),
+    ("matchtir", {"lam": 0.5, "penalty": -0.5}, {"lam": 0.5, "penalty": -0.5}),
 ]
 
 
@@ -146,7 +168,7 @@ def test_credit_is_zero_outside_the_mask_and_finite(name):
         assert c.any() or name == "pass_at_k_grpo"
 
 
-WHITENED = ("ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo", "pure", "prime")
+WHITENED = ("ppo", "gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo", "pure", "prime")
 NOT_GROUP_RELATIVE = (*ON_EPISODES, "remax", "reinforce_plus_plus", "shapley_exact", "tips")
 
 
@@ -162,7 +184,7 @@ def test_a_row_that_does_not_vote_gets_nothing_and_changes_nobody(name):
         np.testing.assert_allclose(c, ORACLES[name](gone), atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(set(ORACLES) - set(NOT_GROUP_RELATIVE) - set(WHITENED) - {"ucas"}))
+@pytest.mark.parametrize("name", sorted(set(ORACLES) - set(NOT_GROUP_RELATIVE) - set(WHITENED) - {"ucas", "gigpo"}))
 def test_a_group_of_one_gets_nothing(name):
     for d in batches(outcome="unit"):
         d["outcome"][1, [0, 1, 3]] = np.nan
@@ -208,7 +230,9 @@ def test_reinforce_broadcasts_the_outcome_and_skips_gaps():
 def test_reinforce_baseline_modes():
     for d in batches(with_reward=False):
         np.testing.assert_allclose(credit.reinforce_baseline(d, baseline="group"), credit.dr_grpo(d), atol=1e-12)
-        np.testing.assert_allclose(credit.reinforce_baseline(d, baseline="value"), credit.gae(drop(d)), atol=1e-9)
+        np.testing.assert_allclose(
+            credit.reinforce_baseline(d, baseline="value"), credit.gae(drop(d), whitened=False), atol=1e-9
+        )
         batch = row_values(d, credit.reinforce_baseline(d, baseline="batch"))
         assert sum(batch.values()) == pytest.approx(0)
         shifted = credit.reinforce_baseline({**d, "running_baseline": 0.0})
@@ -240,7 +264,7 @@ TRACES = [
 def test_gae_by_hand(gamma, lam, reward, value, following, terminal, cut, wanted):
     flags = {name: np.isin(np.arange(len(reward)), at) for name, at in (("terminated", terminal), ("truncated", cut))}
     d = row_of(reward=reward, value=value, next_value=following, **flags)
-    np.testing.assert_allclose(credit.gae(d, gamma, lam)[0, 0], wanted, atol=1e-9)
+    np.testing.assert_allclose(credit.gae(d, gamma, lam, whitened=False)[0, 0], wanted, atol=1e-9)
 
 
 def test_gae_with_lambda_one_is_the_bootstrapped_return_minus_value():
@@ -250,8 +274,8 @@ def test_gae_with_lambda_one_is_the_bootstrapped_return_minus_value():
             for t, u in itertools.pairwise(positions):
                 if not credit.ended(d, p, g, t):
                     d["next_value"][p, g, t] = d["value"][p, g, u]
-        c = credit.gae(d, 0.9, 1.0)
-        for p, g in credit.rows_with_stream(d):
+        c = credit.gae(d, 0.9, 1.0, whitened=False)
+        for p, g in credit.acting_rows(d):
             positions, stream = credit.acted(d, p, g), credit.reward_stream(d, p, g)
             for i, t in enumerate(positions):
                 total = 0.0
@@ -267,7 +291,7 @@ def test_gae_with_lambda_one_is_the_bootstrapped_return_minus_value():
 def test_vtrace_on_policy_is_gae():
     for d in batches(episodes=True):
         d["logprob_current"] = d["logprob"]
-        np.testing.assert_allclose(credit.vtrace(d, 0.9, 0.6), credit.gae(d, 0.9, 0.6), atol=1e-9)
+        np.testing.assert_allclose(credit.vtrace(d, 0.9, 0.6), credit.gae(d, 0.9, 0.6, whitened=False), atol=1e-9)
 
 
 def expand(d: dict, at: int) -> dict:
@@ -315,7 +339,7 @@ def test_opo_tokens_of_a_group_sum_to_zero():
 )
 def test_whitened_credit_has_mean_zero_and_variance_one_over_its_tokens(name):
     for d in batches(outcome="unit"):
-        rows = credit.rows_with_stream(d) if name in ON_REWARDS else credit.voting_rows(d)
+        rows = credit.acting_rows(d) if name in ON_REWARDS else credit.voting_rows(d)
         c = ORACLES[name](d)
         x = np.array([c[p, g, t] for p, g in rows for t in credit.acted(d, p, g)])
         assert x.mean() == pytest.approx(0, abs=1e-9)
@@ -470,7 +494,7 @@ def test_gigpo_with_unique_states_is_the_episode_baseline():
     for d in batches():
         d["state_key"] = np.arange(d["state_key"].size).reshape(d["state_key"].shape)
         np.testing.assert_allclose(credit.gigpo(d), credit.dr_grpo(d))
-        np.testing.assert_allclose(credit.gigpo(d, mode="mean_std_norm"), credit.grpo(d, ddof=0))
+        np.testing.assert_allclose(credit.gigpo(d, mode="mean_std_norm"), credit.grpo(d))
 
 
 def test_gigpo_ignores_the_names_of_states():
@@ -481,7 +505,7 @@ def test_gigpo_ignores_the_names_of_states():
 
 def test_a2tgpo_reduces_to_grpo():
     for d in batches():
-        base = credit.grpo(d, ddof=0)
+        base = credit.grpo(d)
         np.testing.assert_allclose(credit.a2tgpo(d, alpha=0.0), base)
         d["potential"] = np.broadcast_to(np.arange(5.0), d["potential"].shape)
         np.testing.assert_allclose(credit.a2tgpo(d), base)
@@ -496,7 +520,7 @@ def test_a2tgpo_by_hand():
         potential=np.array([[[0, 0.5, 0.5, 1], [0, 0.25, 0.75, 0]]]),
     )
     # Gains (.5, .25) at depth 0 and (0, .5) at depth 1 normalise to (1, -1) and (-1, 1); the answer turn has none.
-    np.testing.assert_allclose(credit.a2tgpo(d, eps=0.0)[0], [[0, -0.3, 0], [0, 0.3, 0]], atol=1e-12)
+    np.testing.assert_allclose(credit.a2tgpo(d, eps=0.0, ddof=0)[0], [[0, -0.3, 0], [0, 0.3, 0]], atol=1e-12)
 
 
 def test_tips_without_critic_is_the_outcome_minus_the_potential_reached():
@@ -514,7 +538,7 @@ def test_tips_without_critic_is_the_outcome_minus_the_potential_reached():
 
 def test_tips_shaping_is_the_same_for_all_rollouts_of_a_prompt():
     for d in batches():
-        c = credit.tips(drop(d, "value"))
+        c = credit.tips(d)
         for p, g in credit.voting_rows(d):
             prior = np.logaddexp(*d["answer_logprob"][p, g, 0].astype(float))
             assert c[p, g, credit.acted(d, p, g)[0]] == pytest.approx(d["outcome"][p, g] - 0.02 * prior, abs=1e-6)
@@ -545,7 +569,7 @@ def test_matchtir_with_one_turn_is_grpo_on_its_reward():
 def test_skillgate_without_reads_is_grpo():
     for d in batches():
         d["read_call"], d["read_mask"] = np.full_like(d["read_call"], -1), np.zeros_like(d["read_mask"])
-        np.testing.assert_allclose(credit.skillgate(d), credit.grpo(d, ddof=0))
+        np.testing.assert_allclose(credit.skillgate(d), credit.grpo(d))
 
 
 def test_skillgate_channels_do_not_mix():

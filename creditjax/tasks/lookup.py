@@ -348,19 +348,13 @@ class LookupTask:
     signals: Sequence[str] | None = None
 
     def __post_init__(self):
-        signals = self.offered_signals() if self.signals is None else self.signals
-        derived = {
-            "min_hops": self.hops if self.min_hops is None else self.min_hops,
-            "max_turns": self.hops + 2 if self.max_turns is None else self.max_turns,
-            "signals": tuple(signals),
-        }
+        if self.signals is not None:
+            object.__setattr__(self, "signals", tuple(self.signals))  # hashable, whatever sequence came
         _check("hops", self.hops, int, 1)
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
         _check("num_entities", self.num_entities, int, 2)
         _check("num_relations", self.num_relations, int, self.hops, note=f"hops={self.hops} distinct relations")
-        _check("min_hops", self.min_hops, int, 1, self.hops)
-        _check("max_turns", self.max_turns, int, self.hops + 1, note=f"hops={self.hops} queries and an answer")
+        _check("min_hops", self.environment.min_hops, int, 1, self.hops)
+        _check("max_turns", self.environment.max_turns, int, self.hops + 1, note=f"{self.hops} queries and an answer")
         _check("edge_probability", self.edge_probability, float, 1e-3, 1.0)
         _check("reach", self.reach, int, 1, self.num_entities)
         _check("num_agents", self.num_agents, int, 1, 10)
@@ -370,7 +364,7 @@ class LookupTask:
         _check("gold_noise", self.gold_noise, float, 0.0, 1.0)
         _check("eval_size", self.eval_size, int, 1)
         _check("seed", self.seed, int, 0, 2**32 - 1)
-        for name in self.signals:
+        for name in self.signal_names:
             if name not in _ORACLES:
                 near = difflib.get_close_matches(name, _ORACLES, n=3)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"wanted some of {', '.join(_ORACLES)}"
@@ -381,11 +375,25 @@ class LookupTask:
         """Names of all the signals that the task can add."""
         return tuple(_ORACLES)
 
+    @property
+    def signal_names(self) -> tuple[str, ...]:
+        """Names of the signals that `annotate` adds."""
+        return self.offered_signals() if self.signals is None else tuple(self.signals)
+
     @functools.cached_property
     def environment(self) -> LookupEnvironment:
         """The rules of an episode."""
         return LookupEnvironment(
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(LookupEnvironment)}
+            num_entities=self.num_entities,
+            num_relations=self.num_relations,
+            hops=self.hops,
+            min_hops=self.hops if self.min_hops is None else self.min_hops,
+            max_turns=self.hops + 2 if self.max_turns is None else self.max_turns,
+            edge_probability=self.edge_probability,
+            reach=self.reach,
+            num_skills=self.num_skills,
+            step_cost=self.step_cost,
+            format_reward=self.format_reward,
         )
 
     @property
@@ -406,13 +414,13 @@ class LookupTask:
     @property
     def turns(self) -> TurnFormat:
         """K turns of two action tokens and one observation token, without a stop token."""
-        return TurnFormat(self.max_turns, _ACTION_LENGTH, _OBSERVATION_LENGTH, stop_token=-1, pad_token=PAD)
+        return TurnFormat(self.environment.max_turns, _ACTION_LENGTH, _OBSERVATION_LENGTH, stop_token=-1, pad_token=PAD)
 
     @property
     def second_action_token(self) -> np.ndarray:
         """Positions ``[T]`` of the second token of each action, which names the skill in a read."""
-        turn = [False] * (_ACTION_LENGTH - 1) + [True] + [False] * _OBSERVATION_LENGTH
-        return np.array([False] * self.prompt_length + turn * self.max_turns)
+        turn = np.arange(_ACTION_LENGTH + _OBSERVATION_LENGTH) == _ACTION_LENGTH - 1
+        return np.concatenate([np.zeros(self.prompt_length, bool), np.tile(turn, self.environment.max_turns)])
 
     def prompts(self, split: str, start: int, count: int) -> Prompts:
         """Questions `start` to `start + count`; `data` holds the PRNG key u32 ``[P, 2]`` that a world is drawn from.
@@ -434,7 +442,9 @@ class LookupTask:
 
         def episode(state, acted, segment):
             view = _Episode(self, state, acted, segment)
-            return jnp.sum(self.environment.components(state)), {name: _ORACLES[name](view) for name in self.signals}
+            return jnp.sum(self.environment.components(state)), {
+                name: _ORACLES[name](view) for name in self.signal_names
+            }
 
         for _ in batch.batch_shape:
             episode = jax.vmap(episode)
@@ -477,7 +487,7 @@ class LookupTask:
                 real = jnp.concatenate([mask, result.mask])
                 return after, (tokens, real, result.reward, result.terminated & ~state.terminated)
 
-            return jax.lax.scan(turn, self.environment.reset(data), jax.random.split(key, self.max_turns))
+            return jax.lax.scan(turn, self.environment.reset(data), jax.random.split(key, self.environment.max_turns))
 
         group = jax.vmap(episode, in_axes=(None, 0))
         states, (tokens, mask, reward, terminated) = jax.vmap(group)(jnp.asarray(prompts.data), keys)
@@ -489,7 +499,7 @@ class LookupTask:
 
         in_action = np.arange(per_turn) < _ACTION_LENGTH
         last = np.arange(per_turn) == _ACTION_LENGTH - 1
-        segment = jnp.where(mask, jnp.arange(self.max_turns)[:, None], -1)
+        segment = jnp.where(mask, jnp.arange(self.environment.max_turns)[:, None], -1)
         nothing = jnp.zeros_like(prompts.tokens)
         batch = Trajectory(
             tokens=lay_out(prompts.tokens, tokens),
@@ -500,16 +510,16 @@ class LookupTask:
             truncated=lay_out(nothing, jnp.zeros_like(mask)),
             segment=lay_out(nothing - 1, segment),
             signals={"token_mask": lay_out(prompts.mask, mask)},
-            num_segments=self.max_turns,
+            num_segments=self.environment.max_turns,
         )
         return self.annotate(batch, prompts, states)
 
     def expert(self, state: LookupState, key: Array) -> Array:
         """The move of the scripted expert of :meth:`gold`, tokens i32 ``[2]``."""
         world, vocabulary = state.world, self.vocabulary
-        length = oracles.chain_length(world, oracles.known_cells(state, jnp.ones(self.max_turns, bool)))
+        length = oracles.chain_length(world, oracles.known_cells(state, jnp.ones(self.environment.max_turns, bool)))
         hop = jnp.minimum(length, world.hops - 1)
-        complete, last = length >= world.hops, state.turn + 1 >= self.max_turns
+        complete, last = length >= world.hops, state.turn + 1 >= self.environment.max_turns
         distract, cell = jax.random.uniform(key, (2,))
         noisy = distract < self.gold_noise
 
@@ -562,6 +572,6 @@ def _check(name: str, value: Any, kind: type, low: float = -np.inf, high: float 
     wanted = numbers.Integral if kind is int else numbers.Real
     if isinstance(value, bool) or not isinstance(value, wanted):
         raise TypeError(f"{name}: {value!r}, wanted {'an integer' if kind is int else 'a number'}")
-    if not low <= value <= high:  # refuses NaN too
+    if not low <= float(value) <= high:  # refuses NaN too
         bounds = f"at least {low}" if high == np.inf else f"between {low} and {high}"
         raise ValueError(f"{name}: {value}, wanted {bounds}{f' ({note})' if note else ''}")

@@ -345,15 +345,19 @@ def lengths(batch: Trajectory) -> Array:
     return jnp.sum(batch.action_mask, axis=-1, dtype=jnp.int32)
 
 
+def takes_part(batch: Trajectory) -> Array:
+    """Rows whose `votes` flag holds or, where the caller gave no flags, that acted anywhere, bool ``[...]``."""
+    return jnp.any(batch.action_mask, axis=-1) if batch.votes is None else batch.votes
+
+
 def vote_mask(batch: Trajectory) -> Array:
-    """Which rows count in baselines, bool ``[...]``.
+    """Which rows count in baselines, bool ``[...]``: those that take part and are scored.
 
     A row votes if it is scored (finite outcome) and its `votes` flag holds; where the caller gave no flags, if it acted
     anywhere. A response without loss tokens but with a legitimate reward may vote, so the flag is not derived from
     the mask when it is given.
     """
-    votes = jnp.any(batch.action_mask, axis=-1) if batch.votes is None else batch.votes
-    return votes & jnp.isfinite(batch.outcome)
+    return takes_part(batch) & jnp.isfinite(batch.outcome)
 
 
 def vote_weight(batch: Trajectory) -> Array:

@@ -11,7 +11,7 @@ from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.credit import lift as lift_credit
 from creditjax.kernels import kl, prefix, returns, segments
 from creditjax.kernels import vtrace as vtrace_kernel
-from creditjax.trajectory import Trajectory, last_action, vote_weight
+from creditjax.trajectory import Trajectory, last_action, vote_mask, vote_weight
 
 Array = jax.Array
 
@@ -35,7 +35,7 @@ def at_segment_end(credit: Credit, batch: Trajectory) -> Credit:
     ends = jax.vmap(lambda ids, mask: segments.segment_last(ids, mask, batch.num_segments))(
         batch.segment, batch.action_mask
     )
-    return _tokens(jnp.where(ends, per_token, 0.0), jnp.any(credit.valid, axis=-1, keepdims=True), batch, credit)
+    return _tokens(jnp.where(ends, per_token, 0.0), vote_mask(batch)[:, None], batch, credit)
 
 
 def _tokens(value: Array, valid: Array, batch: Trajectory, credit: Credit) -> Credit:
@@ -118,6 +118,9 @@ def gae(
       lam: trace of the advantage.
       value_lam: trace of the value target where it differs; static.
       truncation: "bootstrap", or "drop" for data whose final observation is gone: the truncated step gets no advantage.
+
+    Raises:
+      ValueError: "bootstrap" for a batch that has `truncated` and no `next_value`.
     """
 
     def one(reward, mask, value, next_value, terminated, truncated):
@@ -128,6 +131,11 @@ def gae(
         return advantage, target
 
     signals = batch.signals
+    if batch.truncated is not None and "next_value" not in signals and truncation == "bootstrap":
+        raise ValueError(
+            "signal 'next_value': absent, but the batch has `truncated`: what was cut off has to go on with the value "
+            "of its own last observation, not with the next episode's. Add it, or ask for truncation='drop'"
+        )
     advantage, target = jax.vmap(one)(
         credit.value,
         credit.valid,
@@ -198,7 +206,7 @@ def min_return(credit: Credit, batch: Trajectory) -> Credit:
         return returns.min_return(at_end, mask)
 
     value = jax.vmap(one)(credit.value, credit.valid, batch.segment, batch.action_mask)
-    return _tokens(jnp.where(jnp.isfinite(value), value, 0.0), jnp.any(credit.valid, -1, keepdims=True), batch, credit)
+    return _tokens(jnp.where(jnp.isfinite(value), value, 0.0), vote_mask(batch)[:, None], batch, credit)
 
 
 @transform(takes=Level.SEGMENT, gives=Level.SEGMENT)
@@ -214,16 +222,16 @@ def sqrt_rescale(credit: Credit, batch: Trajectory) -> Credit:
 
 @transform(takes=Level.SEGMENT, gives=Level.TRAJECTORY)
 def sum_segments(credit: Credit, batch: Trajectory) -> Credit:
-    """The sum over a rollout's segments."""
+    """The sum over a rollout's segments; 0 for a voting rollout that has none."""
     value = numerics.masked_sum(credit.value, credit.valid, axis=-1)
-    return Credit(value, jnp.any(credit.valid, axis=-1), credit.extras, Level.TRAJECTORY)
+    return Credit(value, vote_mask(batch), credit.extras, Level.TRAJECTORY)
 
 
 @transform(takes=Level.TOKEN, gives=Level.TRAJECTORY)
 def sum_tokens(credit: Credit, batch: Trajectory) -> Credit:
-    """The sum over a rollout's acted positions."""
+    """The sum over a rollout's acted positions; 0 for a voting rollout that has none."""
     value = numerics.masked_sum(credit.value, credit.valid, axis=-1)
-    return Credit(value, jnp.any(credit.valid, axis=-1), credit.extras, Level.TRAJECTORY)
+    return Credit(value, vote_mask(batch), credit.extras, Level.TRAJECTORY)
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TOKEN, uses=("token_mask",))

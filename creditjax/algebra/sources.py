@@ -8,7 +8,7 @@ from creditjax.algebra.core import transform
 from creditjax.algebra.credit import Credit, Level, credit
 from creditjax.kernels import matching, returns, segments
 from creditjax.kernels.shapley import shapley_values
-from creditjax.trajectory import Trajectory, last_action, segment_mask, signal_spec, vote_mask
+from creditjax.trajectory import Trajectory, last_action, segment_mask, signal_spec, takes_part, vote_mask
 
 Array = jax.Array
 
@@ -53,15 +53,15 @@ def segment_rewards(batch: Trajectory) -> Credit:
 
 
 @transform(takes=None, gives=Level.TRAJECTORY, needs=("reward_components",))
-def reward_component(batch: Trajectory, *, index: int) -> Credit:
-    """Number `index` of the separate rewards.
+def reward_component(batch: Trajectory, *, index: int, count: int) -> Credit:
+    """Number `index` of the `count` separate rewards.
 
     Raises:
-      ValueError: the batch has fewer components.
+      ValueError: the batch has another number of components.
     """
     components = batch.signals["reward_components"]
-    if not 0 <= index < components.shape[-1]:
-        raise ValueError(f"reward_components: {components.shape[-1]} components, wanted number {index}")
+    if components.shape[-1] != count or not 0 <= index < count:
+        raise ValueError(f"reward_components: {components.shape[-1]} components, wanted number {index} of {count}")
     valid = vote_mask(batch) & jnp.isfinite(components[..., index])
     return credit(components[..., index], valid, Level.TRAJECTORY)
 
@@ -204,4 +204,6 @@ def shapley(batch: Trajectory) -> Credit:
     values = batch.signals["coalition_value"]
     known = jnp.all(jnp.isfinite(values), axis=-1, keepdims=True)
     phi = jax.vmap(shapley_values)(jnp.where(known, values, 0.0))
-    return credit(phi, jnp.broadcast_to(known & vote_mask(batch)[..., None], phi.shape), Level.AGENT)
+    # No outcome is read, so an unscored rollout has its values all the same.
+    there = known & takes_part(batch)[..., None]
+    return credit(phi, jnp.broadcast_to(there, phi.shape), Level.AGENT)

@@ -194,7 +194,8 @@ def opo(single: str = "zero") -> Parts:
 def reinforce_plus_plus(gamma: float = 1.0, beta: float = 0.0, eps_clip: float = 0.2) -> Parts:
     """Returns of a reward with the divergence inside, whitened over the batch (Hu et al. 2025, arXiv:2501.03262).
 
-    Observation gaps are transparent; the reference code resets the return at each (case C06).
+    `beta` > 0 takes the log-ratio to the reference off each token's reward (small in the paper; 0 expects it inside).
+    Observation gaps are transparent; the reference code resets the return at each of them.
     """
     penalty = [kl_in_reward(beta=beta)] if beta else []
     estimator = chain(rewards(), *penalty, discounted_return(gamma=gamma), batch_whiten())
@@ -287,7 +288,7 @@ def gdpo(weights: tuple[float, ...] = (1.0, 1.0), eps: float = 1e-6, eps_clip: f
     Normalising the sum instead lets the reward of the largest spread drown the others. One weight for each entry of
     the signal `reward_components`.
     """
-    channels = [(chain(reward_component(index=i), group_normalize(eps=eps)), w) for i, w in enumerate(weights)]
+    channels = [(chain(reward_component(i, len(weights)), group_normalize(eps=eps)), w) for i, w in enumerate(weights)]
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
     return Parts(chain(blend(*channels), to_tokens(), batch_whiten()), loss)
 

@@ -1,6 +1,7 @@
 """Methods that use a process reward: of steps, of tokens, given or implicit."""
 
 from creditjax.algebra import (
+    at_last_action,
     at_segment_end,
     batch_whiten,
     blend,
@@ -17,7 +18,6 @@ from creditjax.algebra import (
     soft_min,
     token_leave_one_out,
 )
-from creditjax.algebra.position import at_last_action
 from creditjax.objectives import clipped_surrogate
 from creditjax.recipes.registry import Parts, Sampler, register
 

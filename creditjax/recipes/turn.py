@@ -2,6 +2,7 @@
 
 from creditjax.algebra import (
     add_potential_shaping,
+    at_last_action,
     balance_loss_mass,
     blend,
     chain,
@@ -15,7 +16,6 @@ from creditjax.algebra import (
     potential_difference,
     read_choice,
     record_clip_scale,
-    rewards,
     route,
     segment_rewards,
     signal,
@@ -32,7 +32,7 @@ from creditjax.recipes.registry import Parts, Sampler, register
 
 @register("gigpo", cost="pairwise in G")
 def gigpo(
-    weight: float = 1.0, gamma: float = 0.95, divide: bool = False, eps: float = 1e-6, per: str = "segments"
+    weight: float = 1.0, gamma: float = 0.95, divide: bool = False, eps: float = 1e-6, per: str = "rollouts"
 ) -> Parts:
     """Episode credit plus a comparison of turns acted in the same state (GiGPO, arXiv:2505.10978).
 
@@ -91,8 +91,9 @@ def tips(
     shaping = add_potential_shaping("answer_logprob", scale=linear_schedule(0.0, alpha, warmup) if warmup else alpha)
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
     if critic:
-        return Parts(chain(rewards(), shaping, gae(gamma=gamma, lam=lam)), with_value(loss), Sampler(group_size=1))
-    return Parts(chain(rewards(), shaping, discounted_return(gamma=gamma)), loss)
+        advantage = gae(gamma=gamma, lam=lam)
+        return Parts(chain(outcome(), at_last_action(), shaping, advantage), with_value(loss), Sampler(group_size=1))
+    return Parts(chain(outcome(), at_last_action(), shaping, discounted_return(gamma=gamma)), loss)
 
 
 @register("matchtir")

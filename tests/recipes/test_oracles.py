@@ -68,6 +68,10 @@ VARIANTS = [
 ]
 
 
+# Where the recipe's default is not the card's: the reference code takes the divergence as already inside the reward.
+CARD_ARGUMENTS = {"reinforce_plus_plus": {"beta": 0.0}}
+
+
 @jax.jit
 def _value(estimator, batch):
     return creditjax.estimate(estimator, batch).value
@@ -95,14 +99,15 @@ def test_recipe_matches_reference(name):
         rng = np.random.default_rng([seed, 1])
         episodes = name in ON_EPISODES and seed % 2 == 1
         batch = random_batch(rng, outcome=_outcome_kind(name, seed), episodes=episodes)
-        _compare(name, {}, batch, ORACLES[name])
+        _compare(name, {}, batch, functools.partial(ORACLES[name], **CARD_ARGUMENTS.get(name, {})))
 
 
 @pytest.mark.parametrize("name", ON_REWARDS)
 def test_recipe_matches_reference_without_reward_stream(name):
     for seed in range(WITHOUT_REWARD):
         rng = np.random.default_rng([seed, 2])
-        _compare(name, {}, random_batch(rng, outcome=_outcome_kind(name, seed), with_reward=False), ORACLES[name])
+        batch = random_batch(rng, outcome=_outcome_kind(name, seed), with_reward=False)
+        _compare(name, {}, batch, functools.partial(ORACLES[name], **CARD_ARGUMENTS.get(name, {})))
 
 
 @pytest.mark.parametrize("name", ON_FRAGMENTS)

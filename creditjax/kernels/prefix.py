@@ -39,7 +39,8 @@ def prefix_values(tokens: Array, length: Array, x: Array, weight: Array) -> Arra
     """
     shared = common_prefix(tokens, length)
     steps = jnp.arange(tokens.shape[1] + 1)
-    chosen = numerics.select(x, weight) * weight
+    weight = jnp.asarray(weight, jnp.float32)
+    chosen = numerics.select(jnp.asarray(x), weight) * weight
 
     def of_row(mine: Array, own_length: Array) -> Array:
         def add(j, sums):

@@ -1,8 +1,8 @@
 """The one recurrence under all returns: ``x[t] = b[t] + a[t] * x[t + 1]``, blocked so that it vectorises.
 
 A `scan` over T positions does one short step after another. Here the stream is cut into blocks of `_BLOCK` neighbouring
-positions and the *k*-th positions of all blocks are advanced together; the carries between blocks are the same recurrence,
-`_BLOCK` times shorter, so log T / log `_BLOCK` levels of a few wide steps replace T narrow ones.
+positions and the *k*-th positions of all blocks are advanced together; the carries between blocks are the same
+recurrence, `_BLOCK` times shorter, so log T / log `_BLOCK` levels of a few wide steps replace T narrow ones.
 """
 
 import functools
@@ -39,8 +39,8 @@ def reverse_linear_recurrence(a: Array, b: Array) -> Array:
 def carry_in(a: Array, b: Array, *, reverse: bool) -> Array:
     """What the recurrence brings to each position from outside: ``y[t] = x[t + 1]`` if `reverse`, else ``x[t - 1]``.
 
-    ``x[t] = b[t] + a[t] * y[t]``, and `y` is 0 at the end of the stream where the recurrence starts. Unsigned integers work
-    as well, without gradient: with `a` in {0, 1} this holds the last marked value.
+    ``x[t] = b[t] + a[t] * y[t]``, and `y` is 0 at the end of the stream where the recurrence starts. Unsigned integers
+    work as well, without gradient: with `a` in {0, 1} this holds the last marked value.
 
     Args:
       a: ``[T]``, coefficients.
@@ -97,7 +97,8 @@ def _forward(reverse, a, b):
 
 
 def _backward(reverse, residuals, cotangent):
-    # With the shift S, y = S x and x = b + a y. The transpose of S (1 - a S)^-1 is S' (1 - a S')^-1, the other direction.
+    # With the shift S, y = S x and x = b + a y. The transpose of S (1 - a S)^-1 is S' (1 - a S')^-1, the other
+    # direction.
     a, y = residuals
     z = _carry_in(not reverse, a, cotangent)
     return z * y, z

@@ -2,18 +2,19 @@
 
 Conventions, for every function here (batch with `jax.vmap`; nothing takes an axis):
 
-* `mask` is True where the policy acted. Other positions are transparent: "next" means the next acted position, one discount
-  a step from one to the next, and outputs at other positions are 0. What lies under the mask is never read, rewards apart.
-* A reward at a position that the policy did not act on (a tool's answer) belongs to the closest acted position before it and
-  is dropped if there is none; a non-finite one there counts as 0. See :func:`gather_rewards`.
-* `terminated` ends an episode: nothing follows, neither value nor trace. `truncated` cuts it off: the value of what would
-  have followed stays, the trace does not. A flag at a position that was not acted on counts for the last acted position
-  before it (the first flag counts where there are several; `terminated` wins where both are set). Several episodes may lie
-  in one stream.
+* `mask` is True where the policy acted. Other positions are transparent: "next" means the next acted position, one
+  discount a step from one to the next, and outputs at other positions are 0. What lies under the mask is never read,
+  rewards apart.
+* A reward at a position that the policy did not act on (a tool's answer) belongs to the closest acted position before
+  it and is dropped if there is none; a non-finite one there counts as 0. See :func:`gather_rewards`.
+* `terminated` ends an episode: nothing follows, neither value nor trace. `truncated` cuts it off: the value of what
+  would have followed stays, the trace does not. A flag at a position that was not acted on counts for the last acted
+  position before it (the first flag counts where there are several; `terminated` wins where both are set). Several
+  episodes may lie in one stream.
 * `gamma` and `lam` are scalars (traced, so a new value does not recompile) or ``[T]``, read at acted positions.
 * `value` is V of the state acted in, `next_value` V of the true state after the position (never of the state after an
-  automatic reset). Without `next_value` it is `value` at the next acted position and 0 after the last one: give it where a
-  truncated episode is followed by another.
+  automatic reset). Without `next_value` it is `value` at the next acted position and 0 after the last one: give it
+  where a truncated episode is followed by another.
 
 Nothing stops gradients: `estimate` does that, once.
 """
@@ -116,8 +117,8 @@ def future_sum(x: Array, mask: Array, decay: Scalar = 1.0) -> Array:
     """Decayed sum over the present and future selected positions.
 
     ``S[t] = sum_{u >= t, mask[u]} decay^d(t, u) x[u]`` with d(t, u) the number of selected positions in [t, u). With
-    `decay` ``[T]`` the power becomes the product of ``decay[s]`` over them. For segments, ``[K]`` with a valid mask works
-    the same way.
+    `decay` ``[T]`` the power becomes the product of ``decay[s]`` over them. For segments, ``[K]`` with a valid mask
+    works the same way.
 
     Args:
       x: ``[T]``, only read where `mask` holds.
@@ -150,8 +151,8 @@ def min_return(x: Array, mask: Array) -> Array:
 def softmin_weights(x: Array, mask: Array, temperature: Scalar = 0.1) -> Array:
     """``w[k] = exp(-x[k] / temperature) / sum_j exp(-x[j] / temperature)`` over the selected elements.
 
-    The weights sum to 1, so ``sum_k w[k] x[k]`` lies between the smallest and the mean element and tends to the smallest
-    as the temperature falls. Source: PURE (arXiv:2504.15275).
+    The weights sum to 1, so ``sum_k w[k] x[k]`` lies between the smallest and the mean element and tends to the
+    smallest as the temperature falls. Source: PURE (arXiv:2504.15275).
 
     Args:
       x: ``[K]``, only read where `mask` holds.
@@ -233,10 +234,11 @@ def gae(
         delta[t] = R[t] + gamma * (1 - terminated[t]) * next_value[t] - value[t]
         A[t]     = delta[t] + gamma * lam * (1 - terminated[t]) * (1 - truncated[t]) * A[n]
 
-    and ``A[t] + value[t]`` is the lambda-return. With lam = 1 it is the bootstrapped discounted return, with lam = 0 the
-    one-step target. For targets with a lambda of their own, call :func:`lambda_return` beside this.
+    and ``A[t] + value[t]`` is the lambda-return. With lam = 1 it is the bootstrapped discounted return, with lam = 0
+    the one-step target. For targets with a lambda of their own, call :func:`lambda_return` beside this.
 
-    Source: Schulman et al. 2016 (arXiv:1506.02438), equation 16; time limits after Pardo et al. 2018 (arXiv:1712.00378).
+    Source: Schulman et al. 2016 (arXiv:1506.02438), equation 16; time limits after Pardo et al. 2018
+      (arXiv:1712.00378).
 
     Args:
       reward: ``[T]``.
@@ -244,8 +246,8 @@ def gae(
       mask: bool ``[T]``, where the policy acted.
       gamma: discount, scalar or ``[T]``.
       lam: trace decay, scalar or ``[T]``.
-      next_value: ``[T]``, V of the true state after the position; not read where the episode terminated. Absent: `value` at
-        the next acted position, 0 after the last.
+      next_value: ``[T]``, V of the true state after the position; not read where the episode terminated. Absent:
+        `value` at the next acted position, 0 after the last.
       terminated: bool ``[T]``, the episode ended after this position.
       truncated: bool ``[T]``, the episode was cut off after this position.
       truncation: "bootstrap" keeps the value after a truncated step; "drop", for data whose final observation is gone,
@@ -263,9 +265,9 @@ def gae(
     ends = episode_ends(mask, terminated, truncated)
     reward, value = _readable_reward(reward, mask), numerics.select(value, mask)
 
-    # One recurrence carries everything that flows to the left. At a position u it is what u and all later positions add to
-    # the advantage of the acted position before u: a reward as it is, an acted position through its value and advantage,
-    # with the discount and the ends of the position before.
+    # One recurrence carries everything that flows to the left. At a position u it is what u and all later positions add
+    # to the advantage of the acted position before u: a reward as it is, an acted position through its value and
+    # advantage, with the discount and the ends of the position before.
     now, continues, later_value = reward - value, 1.0, 0.0
     if next_value is not None:
         bootstraps = mask if ends is None else mask & ~ends.terminated
@@ -298,8 +300,8 @@ def lambda_return(
 ) -> Array:
     """The lambda-return ``G = A + value``, the value target of TD(lambda); arguments as in :func:`gae`.
 
-    ``G[t] = R[t] + gamma * ((1 - lam) * V[n] + lam * G[n])``. Source: Sutton 1988. Its `lam` need not be the one that the
-    advantages were made with.
+    ``G[t] = R[t] + gamma * ((1 - lam) * V[n] + lam * G[n])``. Source: Sutton 1988. Its `lam` need not be the one that
+    the advantages were made with.
 
     Returns:
       f32 ``[T]``.
@@ -339,8 +341,8 @@ def n_step_return(
 ) -> Array:
     """n-step bootstrapped return over acted steps.
 
-    ``G1[t] = R[t] + gamma * next_value[t]`` and ``Gn[t] = R[t] + gamma * G(n-1)[next acted position]``, cut at the ends of
-    episodes and of the stream as everywhere: fewer than n steps where fewer are left. The cost is n recurrences.
+    ``G1[t] = R[t] + gamma * next_value[t]`` and ``Gn[t] = R[t] + gamma * G(n-1)[next acted position]``, cut at the ends
+    of episodes and of the stream as everywhere: fewer than n steps where fewer are left. The cost is n recurrences.
 
     Args:
       reward: ``[T]``.

@@ -36,8 +36,8 @@ def vtrace(
         target[t] = value[t] + e[t]
         A[t]      = min(rho_pg_bar, rho[t]) * (R[t] + g[t] * next_value[t] + gamma * cut[t] * lam * e[n] - value[t])
 
-    On-policy both are GAE(lam) and its lambda-return. The advantage contains the importance weight of the policy gradient:
-    pair it with a plain ``-A * logprob`` loss, not with another ratio.
+    On-policy both are GAE(lam) and its lambda-return. The advantage contains the importance weight of the policy
+    gradient: pair it with a plain ``-A * logprob`` loss, not with another ratio.
 
     Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4.1; lam as in its remark 2.
 

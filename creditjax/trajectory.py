@@ -10,14 +10,15 @@ in a baseline (:func:`vote_mask`); which positions enter the loss, over which de
 
 from collections.abc import Mapping
 import dataclasses
-import difflib
 from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
 import numpy as np
 
-Array = jax.Array | np.ndarray
+from creditjax.naming import nearest
+
+Array = jax.Array
 
 
 class SignalSpec(NamedTuple):
@@ -172,10 +173,9 @@ def signal_spec(name: str) -> SignalSpec:
             raise KeyError(f"signal {name!r} is called {declared!r} here")
     if name in AMBIGUOUS:
         raise KeyError(f"signal {name!r} is ambiguous: {AMBIGUOUS[name]}")
-    near = difflib.get_close_matches(name, SIGNALS, n=3)
-    hint = f"did you mean {', '.join(near)}? " if near else ""
     raise KeyError(
-        f"signal {name!r} is not declared; {hint}declare it with creditjax.declare_signal(name, SignalSpec(...))"
+        f"signal {name!r} is not declared (creditjax.declare_signal(name, SignalSpec(...)) does that); "
+        f"{nearest(name, SIGNALS)}"
     )
 
 

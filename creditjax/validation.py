@@ -1,6 +1,6 @@
 """What is wrong with a batch, all of it at once, on the host."""
 
-from typing import NamedTuple
+import dataclasses
 
 import jax
 import numpy as np
@@ -11,7 +11,8 @@ from creditjax.trajectory import Trajectory, signal_spec, vote_mask
 _SHOWN = 8
 
 
-class Fault(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Fault:
     """One fault: where, what was found, what was wanted.
 
     Attributes:
@@ -34,11 +35,9 @@ class Fault(NamedTuple):
 def validate(batch: Trajectory) -> list[Fault]:
     """Every fault of a batch ``[P, G, T]`` with field and index; empty if there is none.
 
-    Looked for: NaN or inf in a field or signal where the policy acted (NaN is accepted for signals that may be
-    missing, and as an
-    outcome: unscored); infinite outcomes; log-probabilities above 0; segment ids outside -1..K-1; agents below -1; a
-      position
-    that is both terminated and truncated; groups without a single voting rollout.
+    Looked for: NaN or inf in a field or signal where the policy acted (NaN is accepted for signals that may be missing,
+    and as an outcome: unscored); infinite outcomes; log-probabilities above 0; segment ids outside -1..K-1; agents
+    below -1; a position that is both terminated and truncated; groups without a single voting rollout.
 
     Raises:
       TypeError: `batch` is no `Trajectory`.

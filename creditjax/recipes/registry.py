@@ -7,7 +7,6 @@ property tests iterate over, so a new method is one function in one file.
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import difflib
 import functools
 import importlib.resources
 import inspect
@@ -15,6 +14,7 @@ import json
 from typing import Any, NamedTuple
 
 from creditjax.algebra import Transform, needs
+from creditjax.naming import nearest
 from creditjax.objectives import Objective
 from creditjax.trajectory import FIELDS
 
@@ -190,9 +190,7 @@ def recipe(name: str, **overrides: Any) -> Recipe:
     defaults = hyperparameters(name)
     for given in overrides:
         if given not in defaults:
-            near = difflib.get_close_matches(given, defaults, n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(defaults) or 'none'}"
-            raise TypeError(f"recipe {name!r} has no hyperparameter {given!r}; {hint}")
+            raise TypeError(f"recipe {name!r} has no hyperparameter {given!r}; {nearest(given, defaults)}")
     parts = entry.make(**overrides)
     own = _ALIASES.get(name, name)
     return Recipe(
@@ -211,9 +209,7 @@ def recipe(name: str, **overrides: Any) -> Recipe:
 def _entry(name: str) -> _Entry:
     own = _ALIASES.get(name, name)
     if own not in _REGISTRY:
-        near = difflib.get_close_matches(str(name), list_recipes(), n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(list_recipes())}"
-        raise KeyError(f"no recipe {name!r}; {hint}")
+        raise KeyError(f"no recipe {name!r}; {nearest(name, list_recipes())}")
     return _REGISTRY[own]
 
 

@@ -1,10 +1,10 @@
 """Tasks: where prompts, environments, verifiers and oracles come from. `make` builds one by its name."""
 
-import difflib
 import importlib
 import inspect
 from typing import Any
 
+from creditjax.naming import nearest
 from creditjax.tasks.base import ControlTask, Prompts, TextTask, TurnEnvironment, TurnFormat, TurnResult
 
 # Name, and the module and class behind it. A module is imported when its task is made, not before.
@@ -40,7 +40,7 @@ def make(name: str, **options: Any) -> TextTask | ControlTask:
       TypeError: an option's value has the wrong type.
     """
     if name not in TASKS:
-        raise ValueError(f"task {name!r} is unknown; {_nearest(name, TASKS)}")
+        raise ValueError(f"task {name!r} is unknown; {nearest(name, TASKS)}")
     module, cls = TASKS[name]
     task = getattr(importlib.import_module(module), cls)
     parameters = inspect.signature(task).parameters
@@ -48,10 +48,5 @@ def make(name: str, **options: Any) -> TextTask | ControlTask:
     named = [p.name for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     for option in options:
         if option not in named and not open_ended:
-            raise ValueError(f"task {name!r} has no option {option!r}; {_nearest(option, named)}")
+            raise ValueError(f"task {name!r} has no option {option!r}; {nearest(option, named)}")
     return task(**options)
-
-
-def _nearest(name: str, known) -> str:
-    near = difflib.get_close_matches(str(name), known, n=3)
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"wanted one of {', '.join(sorted(known))}"

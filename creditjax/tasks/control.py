@@ -19,8 +19,8 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
+from creditjax.naming import nearest
 from creditjax.tasks import base
-from creditjax.tasks.naming import nearest
 
 Array = jax.Array
 

@@ -20,7 +20,6 @@ exactly.
 
 from collections.abc import Callable, Sequence
 import dataclasses
-import difflib
 import functools
 import numbers
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
+from creditjax.naming import nearest
 from creditjax.tasks import lookup_oracles as oracles
 from creditjax.tasks.base import Prompts, TurnFormat, TurnResult
 from creditjax.trajectory import SignalSpec, Trajectory, declare_signal
@@ -366,9 +366,7 @@ class LookupTask:
         _check("seed", self.seed, int, 0, 2**32 - 1)
         for name in self.signal_names:
             if name not in _ORACLES:
-                near = difflib.get_close_matches(name, _ORACLES, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"wanted some of {', '.join(_ORACLES)}"
-                raise ValueError(f"signals: the look-up task has no {name!r}; {hint}")
+                raise ValueError(f"signals: the look-up task has no {name!r}; {nearest(name, _ORACLES)}")
 
     @staticmethod
     def offered_signals() -> tuple[str, ...]:

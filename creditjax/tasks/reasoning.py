@@ -6,8 +6,8 @@ import functools
 import re
 from typing import Any
 
+from creditjax.naming import nearest
 from creditjax.tasks.graded import GradedTask, Item
-from creditjax.tasks.naming import nearest
 from creditjax.tasks.tokenizer import CharTokenizer, Tokenizer
 
 # Entries come from data sets of this many, each with its own seed. A data set of reasoning-gym draws entry i from

@@ -492,7 +492,7 @@ def test_only_the_signals_that_were_named():
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"hop": 2}, ValueError, "'hops'"),
+        ({"hop": 2}, ValueError, "did you mean hops"),
         ({"hops": 0}, ValueError, "hops: 0, wanted at least 1"),
         ({"hops": 2.0}, TypeError, "hops: 2.0, wanted an integer"),
         ({"hops": 5}, ValueError, "num_relations: 4, wanted at least 5"),
@@ -519,4 +519,4 @@ def test_unknown_tasks_fail_before_anything_is_imported():
         "print(sorted(m for m in sys.modules if m.startswith('creditjax.tasks.')))"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert out.splitlines() == ["task 'lokup' is unknown; did you mean 'lookup'?", "['creditjax.tasks.base']"]
+    assert out.splitlines() == ["task 'lokup' is unknown; did you mean lookup?", "['creditjax.tasks.base']"]

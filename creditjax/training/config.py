@@ -6,6 +6,7 @@ A config file returns :func:`default_config` with some fields changed. Three par
 
 from collections.abc import Iterable, Mapping
 import difflib
+import importlib
 import inspect
 import json
 from typing import Any, NamedTuple
@@ -212,7 +213,7 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
 
     recipe = _build_recipe(config.recipe)
     try:
-        task = tasks.make(**_plain(config.task))
+        task = _build_task(config.task, needed_signals(recipe))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"task: {error}") from error
     if config.warm_start.steps and not hasattr(task, "gold"):
@@ -265,6 +266,18 @@ def _build_recipe(config: ConfigDict) -> Any:
         return creditjax.recipe(name, **options)
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"recipe: {error}") from error
+
+
+def _build_task(config: ConfigDict, needed: tuple[str, ...]) -> Any:
+    from creditjax import tasks
+
+    options = _plain(config)
+    # Oracles cost time in every rollout: a task that can leave some out makes those that the recipe reads.
+    module, name = tasks.TASKS[options["name"]]
+    offered = getattr(getattr(importlib.import_module(module), name), "offered_signals", None)
+    if offered is not None:
+        options.setdefault("signals", tuple(name for name in needed if name in offered()))
+    return tasks.make(**options)
 
 
 def _build_policy(config: ConfigDict, task: Any, recipe: Any) -> Policy:

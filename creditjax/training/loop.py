@@ -183,7 +183,7 @@ class Programs:
         rows = self.config.warm_start.prompts
         low, high = mesh_lib.local_rows(self.mesh, rows)
         gold = self.task.gold("train", cursor + low, high - low)
-        gold = mesh_lib.from_local(self.mesh, rows, gold.replace(signals={}))
+        gold = mesh_lib.from_local(self.mesh, rows, gold)
         return self.imitate(state, gold, np.int32(rows))
 
     def step(self, state: state_lib.TrainState, batch: Trajectory, used: int):

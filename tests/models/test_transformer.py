@@ -39,7 +39,10 @@ def example(seed=0, rows=4, length=LENGTH, holes=True):
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3, 4))
+FAST = {"xla_backend_optimization_level": 0}  # the tests compile far longer than they run
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3, 4), compiler_options=FAST)
 def evaluate(policy, params, batch, sampling=Sampling(), statistics=()):
     return policy.evaluate(params, batch, sampling, statistics)
 
@@ -144,7 +147,7 @@ def test_leading_axes_chunks_and_remat_agree():
         out = TransformerPolicy(config).evaluate(params, batch, Sampling(0.7, top_p=0.9), names)
         return jnp.sum(out.logprob + 0.1 * out.entropy + out.value), out
 
-    gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
+    gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1, compiler_options=FAST)
     (plain, wanted), (chunked, found) = gradient(params, GQA, flat), gradient(params, config, shaped)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x.reshape(y.shape), y, atol=1e-5), found, wanted)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-4), plain, chunked)

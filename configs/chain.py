@@ -2,9 +2,9 @@
 
     python -m experiments.train --config=configs/chain.py --workdir=runs/chain
 
-The first action chooses one of five chains; each pays once, after 1, 3, 10, 30 or 100 steps, and one of them pays 1.1 where
-the others pay 1. To find it, credit has to travel the whole way back to that first action. Nothing but the first action matters,
-so what is shown is how well an estimator bridges a delay.
+The first action chooses one of five chains; each pays once, after 1, 3, 10, 30 or 100 steps, and one of them pays 1.1
+where the others pay 1. To find it, credit has to travel the whole way back to that first action. Nothing but the first
+action matters, so what is shown is how well an estimator bridges a delay.
 """
 
 from ml_collections import ConfigDict

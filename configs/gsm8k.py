@@ -1,13 +1,17 @@
 """Grade-school mathematics (GSM8K) as prompts: the path of a real data set, read through TFDS without TensorFlow.
 
-    python -m creditjax.tasks.gsm8k --help
+    python -m creditjax.tasks.gsm8k --source=DIR_WITH_JSONL --out=DIR
     python -m experiments.train --config=configs/gsm8k.py --config.task.data_dir=DIR --workdir=runs/gsm8k
 
-The data have to be prepared first, from the published JSON lines; nothing is downloaded. The policy is a character-level
-transformer of a few million parameters from scratch, which does not solve such problems: this config is there for the data path, and
-for policies that were loaded with published weights. `:runlocal` prepares a handful of made-up problems of the same form by
-itself.
+The data have to be prepared first, from the published JSON lines; nothing is downloaded. The policy is a
+character-level transformer of a few million parameters from scratch, which does not solve such problems: this config is
+there for the data path, and for policies that were loaded with published weights. `:runlocal` prepares a handful of
+made-up problems of the same form by itself.
 """
+
+import json
+import pathlib
+import tempfile
 
 from ml_collections import ConfigDict
 
@@ -47,6 +51,26 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.checkpoint.every = 2 if arg.runlocal else 250
     config.log.every = 1 if arg.runlocal else 10
     return config
+
+
+def _made_up() -> str:
+    """Prepares problems of GSM8K's form, the same at every call, and returns where."""
+    from creditjax.tasks import gsm8k
+
+    root = pathlib.Path(tempfile.gettempdir()) / "creditjax_made_up_gsm8k"
+    source = root / "jsonl"
+    source.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", 64), ("test", 16)):
+        rows = [(a % 9 + 1, (a * 7 + len(split)) % 9 + 1) for a in range(count)]
+        lines = [
+            json.dumps(
+                {"question": f"Tom has {a} pens and gets {b}. How many?", "answer": f"{a}+{b}={a + b}\n#### {a + b}"}
+            )
+            for a, b in rows
+        ]
+        (source / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    gsm8k.prepare(source, root)
+    return str(root)
 
 
 def get_hyper() -> list[dict]:

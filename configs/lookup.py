@@ -3,8 +3,8 @@
     python -m experiments.train --config=configs/lookup.py --workdir=runs/lookup
     python -m experiments.train --config=configs/lookup.py --config.recipe.name=gigpo --workdir=runs/lookup_gigpo
 
-The outcome comes once, after the last turn; which of the queries earned it is the question that turn-level methods answer. The
-supervised start imitates an expert that errs often enough to leave room.
+The outcome comes once, after the last turn; which of the queries earned it is the question that turn-level methods
+answer. The supervised start imitates an expert that errs often enough to leave room.
 """
 
 from ml_collections import ConfigDict

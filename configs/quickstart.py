@@ -2,9 +2,10 @@
 
     python -m experiments.train --config=configs/quickstart.py --workdir=runs/quickstart
 
-A transformer of 0.1 M parameters sees `stone =` as characters and is to write `enots`; reasoning-gym's own verifier scores the
-answer by the share of letters in their places. A few supervised steps on gold answers bring it to a weak start, reinforcement
-learning on its own samples does the rest. `:runlocal` is the same in a few steps, for a smoke test.
+A transformer of 0.1 M parameters sees `stone =` as characters and is to write `enots`; reasoning-gym's own verifier
+scores the answer by the share of letters in their places. A few supervised steps on gold answers bring it to a weak
+start, reinforcement learning on its own samples does the rest. `:runlocal` is the same in a few steps, for a smoke
+test.
 """
 
 import string
@@ -31,6 +32,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
         "max_prompt": 8,
         "max_answer": 7,
         "eval_size": 64 if arg.runlocal else 256,
+        # Right or wrong: the package's part scores would pay nearly as much for a word with letters behind it.
+        "binary": True,
     }
     config.policy = {"name": "transformer", "width": 64, "depth": 2, "heads": 4}
     config.recipe = {"name": "grpo"}

@@ -146,8 +146,8 @@ class Checkpointer:
 def fingerprint(leaves: Mapping[str, Array]) -> Array:
     """A number for each leaf, in the order of their names, that any changed bit changes: u32 ``[leaves]``.
 
-    ``Σ bits_i · (2i + 1)`` modulo 2^32 over the flattened leaf: exact in any order of addition, so it does not depend on
-    the sharding. What is stored has no checksum of its own where it is stored uncompressed.
+    ``Σ bits_i · (2i + 1)`` modulo 2^32 over the flattened leaf: exact in any order of addition, so it does not depend
+    on the sharding. What is stored has no checksum of its own where it is stored uncompressed.
     """
 
     def one(x: Array) -> Array:

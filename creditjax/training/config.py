@@ -1,11 +1,10 @@
 """The configuration of a run: its fields, the argument string of config files, and the check before anything compiles.
 
-A config file returns :func:`default_config` with some fields changed. Three parts, `task`, `policy` and `recipe`, have a
-`name` and beside it whatever arguments that name takes; they are checked against it.
+A config file returns :func:`default_config` with some fields changed. Three parts, `task`, `policy` and `recipe`, have
+a `name` and beside it whatever arguments that name takes; they are checked against it.
 """
 
 from collections.abc import Iterable, Mapping
-import difflib
 import importlib
 import inspect
 import json
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from creditjax.models.base import Policy, Sampling
+from creditjax.naming import nearest
 from creditjax.training.step import Plan
 
 
@@ -214,7 +214,7 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
     recipe = _build_recipe(config.recipe)
     try:
         task = _build_task(config.task, needed_signals(recipe))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         raise ConfigError(f"task: {error}") from error
     if config.warm_start.steps and not hasattr(task, "gold"):
         raise ConfigError(
@@ -240,13 +240,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif a != b:
             found.append(f"{path}: {a!r} -> {b!r}")
     return found
-
-
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """A hint at the nearest right names."""
-    known = sorted(known)
-    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"wanted one of {', '.join(known)}"
 
 
 def needed_signals(recipe: Any) -> tuple[str, ...]:

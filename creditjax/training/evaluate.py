@@ -37,7 +37,7 @@ def local_prompts(
 
 
 def verify(mesh: jax.sharding.Mesh, task: Any, batch: Trajectory, prompts: Prompts) -> Trajectory:
-    """Runs the task's host verifier on the rows of this process; the batch itself where the task has none, or it changes nothing.
+    """Scores the rows of this process with the task's host verifier; a task without one leaves the batch as it is.
 
     Args:
       mesh: the run's mesh.

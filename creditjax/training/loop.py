@@ -6,8 +6,8 @@
     reinforcement learning    prompts, rollout, verifier, update
     close                     checkpoint, sample rollouts with their credit, report
 
-Whatever a step draws, it draws from the seed and its own number, and whatever it remembers is in the `TrainState`. So a run
-that was killed at any moment goes on to the same numbers as one that never was.
+Whatever a step draws, it draws from the seed and its own number, and whatever it remembers is in the `TrainState`. So a
+run that was killed at any moment goes on to the same numbers as one that never was.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ from creditjax.trajectory import Trajectory
 
 Array = jax.Array
 
-# Fields that may change between two calls of one run: they say how it runs, not what it computes, or that it goes on longer.
+# Fields that may change between two calls of one run: how it runs and how long, not what it computes.
 _MAY_CHANGE = ("steps", "mesh", "log", "checkpoint.every", "checkpoint.keep_last", "checkpoint.keep_best", "on_fault")
 
 _SHOWN = (
@@ -76,9 +76,9 @@ class FaultyBatch(RuntimeError):
 def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result:
     """Trains, or goes on training, in a directory.
 
-    Writes `config.json` (resolved, with versions), `metrics.jsonl` (one object a logged step), `checkpoints/`, and at the end
-    `rollouts.json` and `report.html`. The same call again resumes; after the last step it only says so. SIGTERM makes it save
-    and return.
+    Writes `config.json` (resolved, with versions), `metrics.jsonl` (one object a logged step), `checkpoints/`, and at
+    the end `rollouts.json` and `report.html`. The same call again resumes; after the last step it only says so. SIGTERM
+    makes it save and return.
 
     Args:
       config: see `creditjax.training.config.default_config`.
@@ -86,7 +86,7 @@ def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result
       stream: where progress is printed, stderr by default.
 
     Raises:
-      ConfigError: before anything is compiled, see `check_config`; also when the directory holds a run of another config.
+      ConfigError: before anything is compiled; also when the directory holds a run of another config.
       FaultyBatch: with `on_fault="stop"`, after a checkpoint, listing the faults.
     """
     mesh = mesh_lib.make_mesh(config_lib.mesh_shape(config))
@@ -205,8 +205,8 @@ class Programs:
     def collect(self, state: state_lib.TrainState, start: int, key: Array) -> tuple[Trajectory, int]:
         """A batch to learn from, and the number of batches of prompts that it took.
 
-        A recipe with dynamic sampling has groups that teach nothing replaced by those of later prompts, in their places,
-        until none is left or its `max_batches` are used up.
+        A recipe with dynamic sampling has groups that teach nothing replaced by those of later prompts, in their
+        places, until none is left or its `max_batches` are used up.
         """
         rows, sampler = self.config.batch.prompts, self.recipe.sampler
         batch = self.roll(state, start, "train", jax.random.fold_in(key, 0))

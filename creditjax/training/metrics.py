@@ -207,7 +207,7 @@ def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
 
 
 def truncate(path: str | pathlib.Path, step: int) -> None:
-    """Removes the rows after `step`, and a half-written last line: what a run that resumes at `step` will write again."""
+    """Removes the rows after `step`, which a run that resumes there writes again, and a half-written last line."""
     path = pathlib.Path(path)
     rows = [row for row in read_rows(path) if row["step"] <= step]
     part = path.with_suffix(".part")

@@ -1,11 +1,12 @@
 """Optimisers from a config: a schedule, a clip, one of optax's updates."""
 
 from collections.abc import Callable, Mapping
-import difflib
 from typing import Any
 
 import jax
 import optax
+
+from creditjax.naming import nearest
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": optax.scale_by_adam,
@@ -32,8 +33,7 @@ def learning_rate(config: Mapping[str, Any], steps: int) -> optax.Schedule:
     elif name == "linear":
         after = optax.linear_schedule(peak, 0.0, rest)
     else:
-        near = difflib.get_close_matches(name, SCHEDULES, n=1) or SCHEDULES
-        raise ValueError(f"optimizer.schedule: {name!r} is unknown, wanted {' or '.join(near)}")
+        raise ValueError(f"optimizer.schedule: {name!r} is unknown; {nearest(name, SCHEDULES)}")
     if not warmup:
         return after
     return optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), after], [warmup])
@@ -52,8 +52,7 @@ def make_optimizer(config: Mapping[str, Any], steps: int) -> optax.GradientTrans
     """
     name = config["name"]
     if name not in OPTIMIZERS:
-        near = difflib.get_close_matches(name, OPTIMIZERS, n=1) or sorted(OPTIMIZERS)
-        raise ValueError(f"optimizer.name: {name!r} is unknown, wanted {' or '.join(near)}")
+        raise ValueError(f"optimizer.name: {name!r} is unknown; {nearest(name, OPTIMIZERS)}")
     parts = [optax.clip_by_global_norm(config["clip"])] if config["clip"] > 0 else []
     parts.append(OPTIMIZERS[name](**dict(config["options"])))
     if config["weight_decay"] > 0:

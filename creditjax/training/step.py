@@ -1,9 +1,10 @@
 """The two sharded programs of a run: rollout and update, each one `jax.jit`.
 
 An update goes from a batch ``[P, G, T]`` to new parameters in one program: signals, credit, loss, gradient, optimiser.
-Credit is taken on the *whole* batch, before anything is split, so group and batch statistics cannot depend on minibatches,
-micro-batches or devices. A minibatch's loss is a sum of terms ``weight * sum / count`` whose counts are taken from the whole
-minibatch first; micro-batches then add up the gradient of ``sum / count``, so their number cannot change it either.
+Credit is taken on the *whole* batch, before anything is split, so group and batch statistics cannot depend on
+minibatches, micro-batches or devices. A minibatch's loss is a sum of terms ``weight * sum / count`` whose counts are
+taken from the whole minibatch first; micro-batches then add up the gradient of ``sum / count``, so their number cannot
+change it either.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,8 +49,8 @@ class Plan(NamedTuple):
 def split(tree: Any, rows: int, parts: int, key: Array | None = None) -> Any:
     """Leaves ``[rows, ...]`` as ``[parts, rows / parts, ...]``; leaves without rows are repeated.
 
-    Every block of `parts` consecutive rows gives one row to each part: in order, or in a random order of its own with `key`.
-    So no row moves to another device, as a permutation of the whole batch would have it, and the split does not
+    Every block of `parts` consecutive rows gives one row to each part: in order, or in a random order of its own with
+    `key`. So no row moves to another device, as it would in a permutation of the whole batch, and the split does not
     depend on the mesh.
     """
     order = None
@@ -89,13 +90,13 @@ def faulty_groups(batch: Trajectory) -> Array:
 
 
 def constant_groups(batch: Trajectory) -> Array:
-    """Groups that teach nothing by comparison, bool ``[P]``: all votes have one accuracy (or, without it, one outcome)."""
+    """Groups that teach nothing by comparison, bool ``[P]``: all accuracies (or, without them, outcomes) are equal."""
     score = batch.signals.get("accuracy", batch.outcome)
     return numerics.is_constant(score, vote_mask(batch), axis=-1)
 
 
 def replace_groups(batch: Trajectory, fresh: Trajectory, replaced: Array) -> Trajectory:
-    """The batch with the groups `replaced` ``[P]`` taken from the same places of another one: nothing changes its device."""
+    """The batch with the groups `replaced` ``[P]`` from the same places of another: nothing changes its device."""
     choose = lambda old, new: jnp.where(replaced.reshape(-1, *[1] * (old.ndim - 1)), new, old)  # noqa: E731
     return jax.tree.map(choose, batch, fresh)
 
@@ -126,7 +127,7 @@ class Learner(NamedTuple):
     def learn(
         self, state: TrainState, batch: Trajectory, credit: Credit, loss: Objective, inspect: Callable | None = None
     ) -> tuple[TrainState, Metrics]:
-        """Updates `params` and `opt_state` from a batch and its credit; a step whose gradient is not finite changes nothing.
+        """Updates `params` and `opt_state` from a batch and its credit; a gradient that is not finite changes nothing.
 
         Args:
           state: the state before.
@@ -276,10 +277,10 @@ def make_rollout(mesh: Mesh, rollout: Callable, params: Any) -> Callable[[Params
 def make_update(
     learner: Learner, state: TrainState, names: Sequence[str], inspect: Callable | None = None
 ) -> Callable[[TrainState, Trajectory, Transform, Objective, Array], tuple[TrainState, Metrics]]:
-    """One sharded program ``update(state, batch, estimator, objective, prompts) -> state, metrics``; `state` is donated.
+    """One sharded program ``update(state, batch, estimator, objective, prompts) -> state, metrics``.
 
-    Estimator and objective are arguments, and pytrees: another float in them is the same program. `prompts` is how far the
-    data cursor moves. The metrics are (sum, count) pairs, replicated.
+    The state is donated. Estimator and objective are arguments, and pytrees: another float in them is the same program.
+    `prompts` is how far the data cursor moves. The metrics are (sum, count) pairs, replicated.
 
     Args:
       learner: policy, optimiser and plan.
@@ -318,7 +319,7 @@ def make_imitate(learner: Learner, state: TrainState) -> Callable:
 
 
 def make_begin(learner: Learner, state: TrainState) -> Callable[[TrainState], TrainState]:
-    """What lies between warm start and reinforcement learning: a fresh optimiser, and the reference is the policy as it is."""
+    """Between warm start and reinforcement learning: a fresh optimiser, and the policy becomes the reference."""
 
     def begin(state: TrainState) -> TrainState:
         reference = None if state.reference is None else jax.tree.map(jnp.copy, state.params)

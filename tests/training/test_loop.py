@@ -37,8 +37,8 @@ def test_a_run_writes_what_it_promises(unbroken):
     assert config["devices"]["count"] == 8
     assert [row["step"] for row in rows(workdir)] == [0, 1, 2, 3, 4, 5, 6]
     wanted = {
-        "reward", "credit_mean", "credit_std", "credit_zero_fraction", "zero_variance_groups", "entropy", "kl_behaviour",
-        "clip_fraction", "response_length", "loss", "gradient_norm", "dropped_groups",
+        "reward", "credit_mean", "credit_std", "credit_zero_fraction", "zero_variance_groups", "entropy",
+        "kl_behaviour", "clip_fraction", "response_length", "loss", "gradient_norm", "dropped_groups",
     }  # fmt: skip
     assert wanted <= set(rows(workdir)[1])
     assert [row["step"] for row in rows(workdir) if "eval/success" in row] == [0, 4, 6]

@@ -6,7 +6,8 @@ import pytest
 from creditjax.training import optimizer
 
 BASE = {
-    "name": "sgd", "options": {}, "learning_rate": 0.1, "warmup": 0, "schedule": "constant", "clip": 0.0, "weight_decay": 0.0,
+    "name": "sgd", "options": {}, "learning_rate": 0.1, "warmup": 0, "schedule": "constant", "clip": 0.0,
+    "weight_decay": 0.0,
 }  # fmt: skip
 
 
@@ -41,7 +42,10 @@ def test_schedules(schedule, middle):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"name": "adan"}, r"optimizer.name: 'adan' is unknown, wanted adam"), ({"schedule": "cosin"}, "wanted cosine")],
+    [
+        ({"name": "adan"}, r"optimizer.name: 'adan' is unknown; did you mean adam"),
+        ({"schedule": "cosin"}, "did you mean cosine"),
+    ],
 )
 def test_unknown_names_are_answered_with_the_nearest(change, message):
     with pytest.raises(ValueError, match=message):

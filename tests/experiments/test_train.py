@@ -1,0 +1,80 @@
+"""The entry point: its flags, its help, and a form of every config that runs at once."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def train(*arguments, timeout=300):
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.train", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def test_help_explains_itself():
+    said = train("--help").stdout
+    for word in ("--config.recipe.name=", "--config.recipe.eps=", ":runlocal", "--workdir", "resumes", "quickstart.py"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config.recipe.name=grop"], "did you mean grpo"),
+        (["--config.recipe.name=rloo", "--config.recipe.bta=0.1"], "no hyperparameter 'bta'; did you mean beta"),
+        (["--config.recipe.eps=small"], "small"),
+        (["--config.optimizer.learning_rat=1"], "learning_rate"),
+        (["--config.steps=many"], "steps"),
+        (["--config.task.name=chian"], "did you mean"),
+        (["--config.task.dataset=chain_sums"], "did you mean chain_sum"),
+    ],
+    ids=lambda x: x[0].split("config.")[-1] if isinstance(x, list) else "",
+)
+def test_a_wrong_flag_is_one_clear_error_before_anything_runs(tmp_path, arguments, message):
+    done = train("--config=configs/forkme.py:runlocal", f"--workdir={tmp_path / 'run'}", *arguments)
+    assert done.returncode != 0
+    assert message in done.stderr.splitlines()[-1] or message in done.stderr
+    assert "step 0" not in done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_wrong_argument_string_names_the_right_one(tmp_path):
+    done = train("--config=configs/forkme.py:runlocl", f"--workdir={tmp_path}")
+    assert done.returncode != 0
+    assert "did you mean runlocal" in done.stderr
+
+
+def test_overrides_reach_the_recipe_and_the_same_command_resumes(tmp_path):
+    command = (
+        "--config=configs/forkme.py:runlocal,steps=2", f"--workdir={tmp_path}", "--config.recipe.name=grpo",
+        "--config.recipe.eps_clip=0.3", "--config.task.eval_size=16", "--config.log.tensorboard=True",
+    )  # fmt: skip
+    done = train(*command)
+    assert done.returncode == 0, done.stderr
+    assert "step 6/6" in done.stderr and "report.html" in done.stderr
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["recipe"] == {"name": "grpo", "eps_clip": 0.3}
+    for name in ("metrics.jsonl", "rollouts.json", "report.html", "checkpoints/last", "tensorboard"):
+        assert (tmp_path / name).exists(), name
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[1]["warm_start/loss"] > rows[4]["warm_start/loss"] > 0
+    again = train(*command)
+    assert again.returncode == 0, again.stderr
+    assert "this run is finished, 6 steps" in again.stderr
+
+
+@pytest.mark.parametrize("config", ["quickstart", "lookup", "chain", "gsm8k"])
+def test_every_config_runs_locally(tmp_path, config):
+    done = train(f"--config=configs/{config}.py:runlocal", f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").exists()
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["tokens"] > 0 and "eval/success" in last and "clip_fraction" in last

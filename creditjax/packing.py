@@ -27,7 +27,7 @@ class Packing(NamedTuple):
     """
 
     batch: Trajectory
-    index: Array
+    index: Array  # type: ignore[assignment]  # hides tuple.index, which nobody wants of a Packing
 
 
 @functools.partial(jax.jit, static_argnames=("num_groups", "group_size"))
@@ -185,7 +185,7 @@ def concatenate(batches: Sequence[Trajectory], axis: str = "P") -> Trajectory:
         batches = [pad_positions(batch, longest) for batch in batches]
     first = batches[0]
     for i, batch in enumerate(batches):
-        if jax.tree.structure(batch) != jax.tree.structure(first):
+        if jax.tree.structure(batch) != jax.tree.structure(first):  # type: ignore[operator]  # its stub lacks __eq__
             raise ValueError(f"batches: number {i} carries other fields, signals or num_segments than number 0")
     return _map_axis(batches, axis, lambda parts, at, blank: jnp.concatenate(parts, axis=at))
 

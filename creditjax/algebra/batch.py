@@ -1,5 +1,7 @@
 """Transforms that use statistics of the whole batch: plain masked sums, added over the mesh under `shard_map`."""
 
+from typing import Literal
+
 import jax
 from jax import numpy as jnp
 
@@ -55,7 +57,9 @@ def subtract_batch_mean(credit: Credit, batch: Trajectory, context: Context) -> 
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY, scope="batch")
-def rescale_valid(credit: Credit, batch: Trajectory, context: Context, *, count_by: str = "reward") -> Credit:
+def rescale_valid(
+    credit: Credit, batch: Trajectory, context: Context, *, count_by: Literal["reward", "group"] = "reward"
+) -> Credit:
     """Scales up for what carries no signal (GPG, arXiv:2504.02546): all over counted.
 
     Args:
@@ -66,12 +70,10 @@ def rescale_valid(credit: Credit, batch: Trajectory, context: Context, *, count_
     if count_by == "reward":
         total = context.sum(jnp.sum(weight))
         counted = context.sum(numerics.masked_count(jnp.where(batch.outcome != 0, weight, 0.0)))
-    elif count_by == "group":
+    else:
         total = context.sum(jnp.sum(jnp.any(weight > 0, axis=-1), dtype=jnp.float32))
         differs = ~numerics.is_constant(batch.outcome, weight, axis=-1)
         counted = context.sum(jnp.sum(differs, dtype=jnp.float32))
-    else:
-        raise ValueError(f"count_by: {count_by!r}, wanted 'reward' or 'group'")
     return credit.with_value(credit.value * total / jnp.maximum(counted, 1.0))
 
 

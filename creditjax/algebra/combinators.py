@@ -88,7 +88,8 @@ def route(*channels: tuple[Transform, Transform]) -> Transform:
 
 def _route(children: Sequence[Transform], given: None, batch: Trajectory, context: Context) -> Credit:
     results = [lift(run(child, None, batch, context), batch) for child in children]
-    value, valid, taken = 0.0, False, jnp.zeros_like(batch.action_mask)
+    valid = taken = jnp.zeros_like(batch.action_mask)
+    value = jnp.zeros(taken.shape, jnp.float32)
     for condition, result in zip(results[::2], results[1::2], strict=True):
         mine = (condition.value != 0) & ~taken
         value = jnp.where(mine, result.value, value)

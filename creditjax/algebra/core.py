@@ -9,13 +9,13 @@ through its :class:`Context`; a "tree" piece is a combinator and runs its childr
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
-import inspect
 from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
 import numpy as np
 
+from creditjax import hyperparameters
 from creditjax.algebra.credit import Credit, Level
 from creditjax.trajectory import Trajectory, signal_spec
 
@@ -122,23 +122,14 @@ def _show(value: Any) -> str:
     return repr(value) if isinstance(value, str | int | bool | tuple | type(None)) else "…"
 
 
-def as_leaf(name: str, value: Any) -> Any:
-    """A float hyperparameter as a float32 leaf (schedules pass through).
+def as_leaf(label: str, value: Any) -> Any:
+    """A float hyperparameter as a float32 leaf; schedules pass through.
 
     Raises:
       TypeError: it is no number.
     """
-    if isinstance(value, Schedule):
-        return value
-    if (
-        isinstance(value, bool | str)
-        or value is None
-        or (not hasattr(value, "dtype") and not isinstance(value, int | float))
-    ):
-        raise TypeError(f"{name}: {value!r}, wanted a float or a schedule")
-    if isinstance(value, int | float):
-        return np.float32(value)
-    return value if value.dtype == np.float32 else value.astype(np.float32)
+    wanted = "a float or a schedule"
+    return value if isinstance(value, Schedule) else hyperparameters.as_leaf(label, value, wanted)
 
 
 def transform(
@@ -152,9 +143,9 @@ def transform(
     """Makes a public factory of pieces out of one pure function.
 
     The function is called as ``fn(credit, batch, ...)``, a source as ``fn(batch, ...)``; with scope "batch" it also
-    receives the :class:`Context` before the hyperparameters, which are keyword-only. A hyperparameter annotated
-    `float` becomes a float32 leaf; any other is static. The factory takes the hyperparameters, positionally too, and
-    checks names and types.
+    receives the :class:`Context` before the hyperparameters, which are keyword-only. The factory takes them,
+    positionally too, and checks them (:mod:`creditjax.hyperparameters`): floats, arrays and schedules become leaves,
+    everything else is static.
 
     Args:
       takes: level or levels of credit it accepts; None makes a source.
@@ -166,30 +157,15 @@ def transform(
     levels = None if takes is None else frozenset([takes] if isinstance(takes, Level) else takes)
 
     def decorate(fn: Callable) -> Callable[..., Transform]:
-        parameters = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        signature = inspect.Signature([p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters])
+        def make(values: dict[str, Any]) -> Transform:
+            leaves = {
+                name: x for name, x in values.items() if isinstance(x, np.float32 | np.ndarray | Array | Schedule)
+            }
+            static = tuple((name, x) for name, x in values.items() if name not in leaves)
+            required = needs(**values) if callable(needs) else needs
+            return Transform(fn, fn.__name__.strip("_"), levels, gives, required, uses, scope, static, leaves, ())
 
-        @functools.wraps(fn)
-        def factory(*args, **kwargs) -> Transform:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{fn.__name__}{signature}: {error}") from None
-            bound.apply_defaults()
-            leaves, static = {}, []
-            for p in parameters:
-                value = bound.arguments[p.name]
-                if p.annotation is float:
-                    leaves[p.name] = as_leaf(f"{fn.__name__}({p.name}=…)", value)
-                else:
-                    static.append((p.name, value))
-            required = needs(**bound.arguments) if callable(needs) else needs
-            return Transform(
-                fn, fn.__name__.strip("_"), levels, gives, required, uses, scope, tuple(static), leaves, ()
-            )
-
-        factory.__signature__ = signature.replace(return_annotation=Transform)  # type: ignore[attr-defined]
-        return factory
+        return hyperparameters.factory(fn, make, leaf=as_leaf, positional=True)
 
     return decorate
 

@@ -2,6 +2,8 @@
 `creditjax.kernels.group`.
 """
 
+from typing import Literal
+
 import jax
 from jax import numpy as jnp
 
@@ -13,19 +15,16 @@ from creditjax.trajectory import Trajectory, lengths, segment_mask, vote_weight
 
 Array = jax.Array
 
-_WEIGHTINGS = ("rollouts", "tokens", "segments")
+Per = Literal["rollouts", "tokens", "segments"]
 
 
-def _weights(batch: Trajectory, credit: Credit, per: str) -> tuple[Array, Array]:
+def _weights(batch: Trajectory, credit: Credit, per: Per = "rollouts") -> tuple[Array, Array]:
     """Vote weights ``[G]``, and the weights with which voters enter the mean."""
     weight = jnp.where(credit.valid, vote_weight(batch), 0.0)
     if per == "rollouts":
         return weight, weight
-    if per == "tokens":
-        return weight, jnp.where(weight > 0, lengths(batch), 0.0)
-    if per == "segments":
-        return weight, jnp.where(weight > 0, jnp.sum(segment_mask(batch), axis=-1), 0.0)
-    raise ValueError(f"per: {per!r}, wanted one of {_WEIGHTINGS}")
+    entries = lengths(batch) if per == "tokens" else jnp.sum(segment_mask(batch), axis=-1)
+    return weight, jnp.where(weight > 0, entries, 0.0)
 
 
 def _segment_need(per: str = "rollouts", **_) -> tuple[str, ...]:
@@ -33,7 +32,7 @@ def _segment_need(per: str = "rollouts", **_) -> tuple[str, ...]:
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY, needs=_segment_need)
-def group_center(credit: Credit, batch: Trajectory, *, per: str = "rollouts", single: str = "zero") -> Credit:
+def group_center(credit: Credit, batch: Trajectory, *, per: Per = "rollouts", single: group.Single = "zero") -> Credit:
     """Subtracts the mean of the group's voters (Dr. GRPO, arXiv:2503.20783).
 
     Args:
@@ -52,8 +51,8 @@ def group_normalize(
     *,
     ddof: int = 1,
     eps: float = 1e-6,
-    per: str = "rollouts",
-    single: str = "zero",
+    per: Per = "rollouts",
+    single: group.Single = "zero",
 ) -> Credit:
     """``(x - mean) / (std + eps)`` over the group's voters (GRPO, arXiv:2402.03300); equal raw values give exactly 0.
 
@@ -69,23 +68,23 @@ def group_normalize(
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY)
-def leave_one_out(credit: Credit, batch: Trajectory, *, single: str = "zero") -> Credit:
+def leave_one_out(credit: Credit, batch: Trajectory, *, single: group.Single = "zero") -> Credit:
     """Subtracts the mean of the *other* voters (RLOO, arXiv:2402.14740)."""
-    weight, _ = _weights(batch, credit, "rollouts")
+    weight, _ = _weights(batch, credit)
     return credit.with_value(group.leave_one_out(credit.value, weight, single=single))
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY)
 def mean_normalize(credit: Credit, batch: Trajectory, *, eps: float = 1e-6) -> Credit:
     """``(x - mean) / (mean + eps)`` over the group's voters (maximum-likelihood RL, arXiv:2602.02710)."""
-    weight, _ = _weights(batch, credit, "rollouts")
+    weight, _ = _weights(batch, credit)
     return credit.with_value(group.mean_normalize(credit.value, weight, eps=eps))
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY)
 def top_margin(credit: Credit, batch: Trajectory, *, divide: bool = False, ddof: int = 1, eps: float = 1e-6) -> Credit:
     """The best rollout's lead over the second best, 0 for all others (pass@k advantage, arXiv:2503.19595)."""
-    weight, _ = _weights(batch, credit, "rollouts")
+    weight, _ = _weights(batch, credit)
     return credit.with_value(group.top_margin(credit.value, weight, ddof=ddof, eps=eps, divide=divide))
 
 
@@ -138,7 +137,9 @@ def state_normalize(
 
 
 @transform(takes=Level.TOKEN, gives=Level.TOKEN)
-def token_leave_one_out(credit: Credit, batch: Trajectory, *, average: str = "tokens") -> Credit:
+def token_leave_one_out(
+    credit: Credit, batch: Trajectory, *, average: Literal["tokens", "rollouts"] = "tokens"
+) -> Credit:
     """Subtracts from every token the others' mean token credit, one number a rollout; 0 in a group of one.
 
     Args:
@@ -153,11 +154,9 @@ def token_leave_one_out(credit: Credit, batch: Trajectory, *, average: str = "to
     if average == "tokens":
         # Rows of one rollout hold different tokens, so here they add up instead of sharing a vote.
         baseline = numerics.safe_divide(others @ sums, others @ counts)
-    elif average == "rollouts":
+    else:
         share = jnp.where(counts > 0, votes, 0.0)
         baseline = numerics.safe_divide(others @ (share * numerics.safe_divide(sums, counts)), others @ share)
-    else:
-        raise ValueError(f"average: {average!r}, wanted 'tokens' or 'rollouts'")
     return credit.with_value(jnp.where(group.is_alone(votes), 0.0, credit.value - baseline[:, None]))
 
 
@@ -212,7 +211,7 @@ def certainty_modulation(
     *,
     alpha: float = 0.25,
     beta: float = 0.35,
-    reduce: str = "sum",
+    reduce: Literal["sum", "mean"] = "sum",
     eps: float = 1e-6,
 ) -> Credit:
     """Scales a rollout's credit by how certain of itself the policy was (UCAS, arXiv:2510.10649, step 1).
@@ -220,13 +219,11 @@ def certainty_modulation(
     With z the group z-score of the certainty, positive credit is multiplied by ``exp(-alpha z)`` and other credit by
     ``exp(beta z)``: confident successes earn less, confident failures cost more.
     """
-    weight, _ = _weights(batch, credit, "rollouts")
+    weight, _ = _weights(batch, credit)
     mask = batch.action_mask
     total = numerics.masked_sum(batch.signals["self_certainty"], mask, axis=-1)
     if reduce == "mean":
         total = numerics.safe_divide(total, numerics.masked_count(mask, axis=-1))
-    elif reduce != "sum":
-        raise ValueError(f"reduce: {reduce!r}, wanted 'sum' or 'mean'")
     z = group.normalize(total, weight, ddof=1, eps=eps)
     factor = numerics.safe_exp(jnp.where(credit.value > 0, -alpha * z, beta * z))
     return credit.with_value(credit.value * factor)

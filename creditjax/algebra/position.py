@@ -105,7 +105,7 @@ def gae(
     gamma: float = 1.0,
     lam: float = 1.0,
     value_lam: float | None = None,
-    truncation: str = "bootstrap",
+    truncation: returns.Truncation = "bootstrap",
 ) -> Credit:
     """Generalised advantage of a reward stream (Schulman et al. 2016, arXiv:1506.02438).
 
@@ -116,7 +116,7 @@ def gae(
     Args:
       gamma: discount per acted position.
       lam: trace of the advantage.
-      value_lam: trace of the value target where it differs; static.
+      value_lam: trace of the value target where it differs.
       truncation: "bootstrap", or "drop" for data whose final observation is gone: the truncated step gets no advantage.
 
     Raises:
@@ -170,8 +170,8 @@ def vtrace(
 
     def one(reward, mask, value, current, behaviour, next_value, terminated, truncated):
         kept = dict(next_value=next_value, terminated=terminated, truncated=truncated)
-        clips = dict(rho_bar=rho_bar, rho_pg_bar=rho_pg_bar)
-        return vtrace_kernel.vtrace(reward, value, current, behaviour, mask, gamma, lam, **clips, **kept)
+        hyper = (gamma, lam, rho_bar, rho_pg_bar)
+        return vtrace_kernel.vtrace(reward, value, current, behaviour, mask, *hyper, **kept)
 
     signals = batch.signals
     result = jax.vmap(one)(
@@ -291,12 +291,12 @@ def subtract_signal(credit: Credit, batch: Trajectory, *, name: str) -> Credit:
 
 
 @transform(takes=(Level.TOKEN, Level.TRAJECTORY), gives=None, needs=("logprob", "logprob_ref"))
-def kl_in_reward(credit: Credit, batch: Trajectory, *, beta: float = 0.01, kind: str = "k1") -> Credit:
+def kl_in_reward(credit: Credit, batch: Trajectory, *, beta: float = 0.01, kind: kl.Kind = "k1") -> Credit:
     """Subtracts ``beta * k(logprob, logprob_ref)`` from the reward of each token, or their sum from that of a rollout.
 
     Args:
       beta: weight of the penalty.
-      kind: "k1", "k2", "k3" or "abs" (see `creditjax.kernels.kl`).
+      kind: see `creditjax.kernels.kl`.
     """
     mask = batch.action_mask & (credit.valid if credit.level is Level.TOKEN else credit.valid[..., None])
     penalty = kl.kl_estimate(

@@ -157,7 +157,7 @@ def potential_difference(batch: Trajectory, *, name: str = "potential", answer_t
 @transform(
     takes=None, gives=Level.SEGMENT, needs=("segment", "call_similarity", "call_turn", "reference_mask", "answer_score")
 )
-def match_rewards(batch: Trajectory, *, matcher: str = "exact", penalty: float = 0.0) -> Credit:
+def match_rewards(batch: Trajectory, *, matcher: matching.Matcher = "exact", penalty: float = 0.0) -> Credit:
     """Mean matching reward of each segment's calls, plus the answer's score on the last segment (card
     `tool_match_reward`).
 

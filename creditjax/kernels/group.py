@@ -7,6 +7,9 @@ compared with: its result is 0, unless ``single="raw"`` asks for what several re
 spread 1).
 """
 
+import typing
+from typing import Literal
+
 import jax
 from jax import numpy as jnp
 
@@ -14,12 +17,12 @@ from creditjax import numerics
 
 Array = jax.Array
 
-SINGLE = ("zero", "raw")
+Single = Literal["zero", "raw"]
 
 
 def _check_single(single: str) -> None:
-    if single not in SINGLE:
-        raise ValueError(f"single: {single!r}, wanted one of {SINGLE}")
+    if single not in typing.get_args(Single):
+        raise ValueError(f"single: {single!r}, wanted one of {typing.get_args(Single)}")
 
 
 def is_alone(weight: Array) -> Array:
@@ -37,7 +40,7 @@ def is_constant(x: Array, weight: Array, tolerance: float = 1e-6) -> Array:
     return ~(high - low > tolerance * jnp.maximum(jnp.abs(high), jnp.abs(low)))
 
 
-def center(x: Array, weight: Array, *, mean_weight: Array | None = None, single: str = "zero") -> Array:
+def center(x: Array, weight: Array, *, mean_weight: Array | None = None, single: Single = "zero") -> Array:
     """``x - mean``, the mean over voters weighted by `mean_weight` (default `weight`), f32 ``[G]``.
 
     >>> center(jnp.array([1.0, 0.0, 2.0]), jnp.ones(3)).tolist()
@@ -59,7 +62,7 @@ def normalize(
     ddof: int = 1,
     eps: float | Array = 1e-6,
     mean_weight: Array | None = None,
-    single: str = "zero",
+    single: Single = "zero",
 ) -> Array:
     """``(x - mean) / (std + eps)`` over the voters of a group, f32 ``[G]`` (Shao et al. 2024, arXiv:2402.03300).
 
@@ -76,7 +79,7 @@ def normalize(
     return numerics.safe_divide(centred, std + eps)
 
 
-def leave_one_out(x: Array, weight: Array, *, single: str = "zero") -> Array:
+def leave_one_out(x: Array, weight: Array, *, single: Single = "zero") -> Array:
     """``x_i - mean_{j != i} x_j``, f32 ``[G]`` (Kool et al. 2019; Ahmadian et al. 2024, arXiv:2402.14740).
 
     >>> leave_one_out(jnp.array([1.0, 0.0, 2.0]), jnp.ones(3)).tolist()

@@ -52,7 +52,8 @@ def kl_estimate(logprob: Array, logprob_ref: Array, kind: Kind = "k3") -> Array:
             bounded = jnp.clip(difference, -20.0, 20.0)
             return jnp.minimum(jnp.expm1(-bounded) + bounded, 10.0)
         case "k1+" | "k3+":
-            value, slope = (kl_estimate(logprob, logprob_ref, part) for part in (kind[:-1], "k2"))
+            value = kl_estimate(logprob, logprob_ref, "k1" if kind == "k1+" else "k3")
+            slope = kl_estimate(logprob, logprob_ref, "k2")
             return jax.lax.stop_gradient(value) + (slope - jax.lax.stop_gradient(slope))
     raise ValueError(f"kl kind {kind!r}, wanted one of {', '.join(Kind.__args__)}")
 

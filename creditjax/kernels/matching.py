@@ -1,5 +1,8 @@
 """Matching the calls of a rollout with reference calls: exact, greedy, or softly by optimal transport."""
 
+import typing
+from typing import Literal
+
 import jax
 from jax import numpy as jnp
 
@@ -7,7 +10,7 @@ from creditjax import numerics
 
 Array = jax.Array
 
-MATCHERS = ("exact", "greedy", "sinkhorn")
+Matcher = Literal["exact", "greedy", "sinkhorn"]
 
 
 def match_reward(
@@ -15,7 +18,7 @@ def match_reward(
     call_mask: Array,
     reference_mask: Array,
     penalty: float | Array = 0.0,
-    method: str = "exact",
+    method: Matcher = "exact",
     regularizer: float = 0.1,
     iterations: int = 100,
 ) -> Array:
@@ -31,7 +34,7 @@ def match_reward(
       call_mask: bool ``[Q]``, calls that were made.
       reference_mask: bool ``[E]``, reference calls that exist.
       penalty: reward of an unmatched call.
-      method: one of `MATCHERS`.
+      method: one of `Matcher`.
       regularizer: entropy weight of "sinkhorn".
       iterations: of "sinkhorn".
 
@@ -51,7 +54,7 @@ def match_reward(
     elif method == "greedy":
         matched = _greedy(similarity)
     else:
-        raise ValueError(f"method: {method!r}, wanted one of {MATCHERS}")
+        raise ValueError(f"method: {method!r}, wanted one of {typing.get_args(Matcher)}")
     reward = jnp.sum(jnp.where(matched, similarity, 0.0), axis=-1)
     return jnp.where(call_mask, jnp.where(reward > 0, reward, penalty), 0.0)
 

@@ -12,6 +12,7 @@ from creditjax.kernels import segments
 from creditjax.numerics import select
 
 Array = jax.Array
+Scalar = jax.Array | float
 
 
 def shared_log_ratio(
@@ -48,7 +49,7 @@ def token_form(shared: Array, log_ratio: Array) -> Array:
     return jax.lax.stop_gradient(shared) + (log_ratio - jax.lax.stop_gradient(log_ratio))
 
 
-def one_sided_log_ratio(log_ratio: Array, advantage: Array, eps_low: Array, eps_high: Array) -> Array:
+def one_sided_log_ratio(log_ratio: Array, advantage: Array, eps_low: Scalar, eps_high: Scalar) -> Array:
     """Token log-ratio held back on the side where its update would go too far, 0 where the advantage is 0; elementwise.
 
     ``min(log r, eps_high)`` for a positive advantage, ``max(log r, −eps_low)`` for a negative one: GMPO,

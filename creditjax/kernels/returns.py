@@ -19,7 +19,8 @@ Conventions, for every function here (batch with `jax.vmap`; nothing takes an ax
 Nothing stops gradients: `estimate` does that, once.
 """
 
-from typing import NamedTuple
+import typing
+from typing import Literal, NamedTuple
 
 import jax
 from jax import lax
@@ -31,7 +32,7 @@ from creditjax.kernels.recurrence import carry_in, reverse_linear_recurrence
 Array = jax.Array
 Scalar = jax.Array | float
 
-TRUNCATIONS = ("bootstrap", "drop")
+Truncation = Literal["bootstrap", "drop"]
 
 
 class Advantage(NamedTuple):
@@ -225,7 +226,7 @@ def gae(
     next_value: Array | None = None,
     terminated: Array | None = None,
     truncated: Array | None = None,
-    truncation: str = "bootstrap",
+    truncation: Truncation = "bootstrap",
 ) -> Advantage:
     """Generalised advantage estimation.
 
@@ -260,15 +261,17 @@ def gae(
       ValueError: shapes that do not fit or an unknown `truncation`.
     """
     _check(mask, reward=reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated)
-    if truncation not in TRUNCATIONS:
-        raise ValueError(f"truncation: {truncation!r}, wanted one of {TRUNCATIONS}")
+    if truncation not in typing.get_args(Truncation):
+        raise ValueError(f"truncation: {truncation!r}, wanted one of {typing.get_args(Truncation)}")
     ends = episode_ends(mask, terminated, truncated)
     reward, value = _readable_reward(reward, mask), numerics.select(value, mask)
 
     # One recurrence carries everything that flows to the left. At a position u it is what u and all later positions add
     # to the advantage of the acted position before u: a reward as it is, an acted position through its value and
     # advantage, with the discount and the ends of the position before.
-    now, continues, later_value = reward - value, 1.0, 0.0
+    now = reward - value
+    continues: Scalar = 1.0
+    later_value: Scalar = 0.0
     if next_value is not None:
         bootstraps = mask if ends is None else mask & ~ends.terminated
         now = now + gamma * numerics.select(next_value, bootstraps)
@@ -296,7 +299,7 @@ def lambda_return(
     next_value: Array | None = None,
     terminated: Array | None = None,
     truncated: Array | None = None,
-    truncation: str = "bootstrap",
+    truncation: Truncation = "bootstrap",
 ) -> Array:
     """The lambda-return ``G = A + value``, the value target of TD(lambda); arguments as in :func:`gae`.
 
@@ -378,7 +381,8 @@ def n_step_return(
 def _one_step_target(reward, value, mask, gamma, next_value, ends: Ends | None) -> Array:
     """``R[t] + gamma * (1 - terminated[t]) * next_value[t]`` at acted positions; `value` is selected already."""
     reward = _readable_reward(reward, mask)
-    now, later_value = reward, 0.0
+    now = reward
+    later_value: Scalar = 0.0
     if next_value is not None:
         now = reward + gamma * numerics.select(next_value, mask if ends is None else mask & ~ends.terminated)
     else:
@@ -419,6 +423,7 @@ def _before(coefficient: Scalar, mask: Array) -> Scalar:
     """A coefficient of the last acted position before each position: itself if it is a scalar."""
     if jnp.ndim(coefficient) == 0:
         return coefficient
+    coefficient = jnp.asarray(coefficient)
     _check(mask, coefficient=coefficient)
     return carry_in(_passes(mask), numerics.select(coefficient, mask), reverse=False)
 

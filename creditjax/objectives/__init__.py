@@ -1,6 +1,6 @@
 """Differentiable losses as named sums and counts: what turns credit into a gradient."""
 
-from creditjax.objectives.aggregate import MODES, Aggregation, aggregate
+from creditjax.objectives.aggregate import MODES, Aggregation, Mode, aggregate
 from creditjax.objectives.base import CreditLike, Objective, counts, loss_mask, objective
 from creditjax.objectives.covariance import clip_cov, kl_cov
 from creditjax.objectives.policy import (
@@ -18,6 +18,7 @@ __all__ = [
     "MODES",
     "Aggregation",
     "CreditLike",
+    "Mode",
     "Objective",
     "Term",
     "Terms",

@@ -10,17 +10,20 @@ The four answers to one batch (case: lengths 1 and 3, token losses [−1] and [1
 with ``s_i`` the sum and ``n_i`` the number of row i's positions in the loss, and N the number of rows with ``n_i > 0``.
 """
 
-import difflib
-from typing import NamedTuple
+import typing
+from typing import Literal, NamedTuple
 
 import jax
 from jax import numpy as jnp
 
+from creditjax.naming import nearest
 from creditjax.numerics import masked_count, masked_sum, safe_divide
 
 Array = jax.Array
 
-MODES = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm")
+Mode = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
+
+MODES: tuple[Mode, ...] = typing.get_args(Mode)
 
 
 class Aggregation(NamedTuple):
@@ -32,23 +35,21 @@ class Aggregation(NamedTuple):
         the padded width, prompt included.
     """
 
-    mode: str = "token_mean"
+    mode: Mode = "token_mean"
     length: int | None = None
 
     @classmethod
-    def of(cls, value: "Aggregation | str") -> "Aggregation":
+    def of(cls, value: "Aggregation | Mode") -> "Aggregation":
         """Accepts a bare mode; a `ValueError` with the nearest mode for anything unknown."""
-        made = value if isinstance(value, cls) else cls(value)
+        made = value if isinstance(value, Aggregation) else cls(value)
         if made.mode not in MODES:
-            near = difflib.get_close_matches(str(made.mode), MODES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"aggregation {made.mode!r}, wanted one of {', '.join(MODES)}{hint}")
+            raise ValueError(f"aggregation = {made.mode!r}; {nearest(made.mode, MODES)}")
         if made.length is not None and (made.mode != "seq_mean_token_sum_norm" or made.length < 1):
             raise ValueError(f"aggregation length {made.length}: wanted >= 1, and only with seq_mean_token_sum_norm")
         return made
 
 
-def aggregate(loss: Array, mask: Array, how: Aggregation | str = "token_mean") -> tuple[Array, Array]:
+def aggregate(loss: Array, mask: Array, how: Aggregation | Mode = "token_mean") -> tuple[Array, Array]:
     """Sum and count whose quotient is the aggregated loss.
 
     The count depends on `mask` alone, and both add up over any split of the rows.

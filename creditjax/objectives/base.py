@@ -4,7 +4,7 @@ A new objective is one function. What comes before the ``*`` is what every objec
 hyperparameters; the decorator makes it the public factory:
 
     @objective()
-    def my_loss(new, credit, batch, *, eps: float = 0.2, aggregation: Aggregation = "token_mean") -> Terms:
+    def my_loss(new, credit, batch, *, eps: float = 0.2, aggregation: Aggregation | Mode = "token_mean") -> Terms:
         ...
         return {"policy": term}
 
@@ -20,15 +20,14 @@ the answer.
 from collections.abc import Callable, Mapping
 import dataclasses
 import functools
-import inspect
 from typing import Any, Concatenate, ParamSpec, Protocol
 
 import jax
 from jax import numpy as jnp
 import numpy as np
 
+from creditjax import hyperparameters
 from creditjax.models.base import PolicyOutput
-from creditjax.objectives import hyperparameters
 from creditjax.objectives.aggregate import Aggregation
 from creditjax.objectives.terms import Terms
 from creditjax.trajectory import Trajectory, signal_spec
@@ -58,7 +57,9 @@ class CreditLike(Protocol):
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=("leaves",), meta_fields=("function", "preparation", "needs", "static")
+    jax.tree_util.register_dataclass,
+    data_fields=("leaves",),
+    meta_fields=("function", "preparation", "needs", "static"),
 )
 @dataclasses.dataclass(frozen=True)
 class Objective:
@@ -114,8 +115,8 @@ def objective(
 ) -> Callable[[Callable[Concatenate[PolicyOutput, CreditLike, Trajectory, P], Terms]], Callable[P, Objective]]:
     """Makes a public factory of a loss function.
 
-    A hyperparameter annotated `float` (or ``float | None``, where None switches a feature off) becomes a float32 leaf,
-    an `Aggregation` may be given as a bare mode, a `Literal` is checked against its choices.
+    The keyword-only parameters are the hyperparameters, as :mod:`creditjax.hyperparameters` describes; None in place of
+    a float switches a feature off, and `aggregation` may be given as a bare mode.
 
     Args:
       needs: fields and signals that the loss cannot do without, or a function of the hyperparameters that returns them.
@@ -124,26 +125,29 @@ def objective(
         checked, arrays are not.
 
     Returns:
-      The decorator. Its factories raise a `TypeError` for an unknown name and a `ValueError` for a bad value.
+      The decorator. Its factories raise a `TypeError` for an unknown name or what is no number, and a `ValueError` for
+      a bad value.
     """
 
     def decorate(function):
-        every = inspect.signature(function).parameters.values()
-        own = [parameter for parameter in every if parameter.kind is parameter.KEYWORD_ONLY]
-        signature = inspect.Signature(own, return_annotation=Objective)
-
-        @functools.wraps(function)
-        def factory(**given) -> Objective:
-            values = hyperparameters.bind(signature, function.__name__, given, above or {})
+        def make(values: dict[str, Any]) -> Objective:
+            for name, value in values.items():
+                _check_bound(f"{function.__name__}: {name}", value, (above or {}).get(name))
+            if "aggregation" in values:
+                values["aggregation"] = Aggregation.of(values["aggregation"])
             leaves = {name: value for name, value in values.items() if _is_data(value)}
             static = tuple(sorted((name, value) for name, value in values.items() if name not in leaves))
             required = needs(**values) if callable(needs) else needs
             return Objective(function, prepare, required, static, leaves)
 
-        factory.__signature__ = signature
-        return factory
+        return hyperparameters.factory(function, make)
 
     return decorate
+
+
+def _check_bound(label: str, value: Any, above: float | None) -> None:
+    if isinstance(value, np.float32) and not (value >= 0 if above is None else value > above):
+        raise ValueError(f"{label} = {value!s}, wanted {'>= 0' if above is None else f'> {above}'}")
 
 
 def _is_data(value: Any) -> bool:

@@ -13,7 +13,7 @@ from creditjax.kernels import losses
 from creditjax.models.base import PolicyOutput
 from creditjax.numerics import masked_count, masked_mean
 from creditjax.objectives import policy
-from creditjax.objectives.aggregate import Aggregation
+from creditjax.objectives.aggregate import Aggregation, Mode
 from creditjax.objectives.base import CreditLike, objective, require_extra
 from creditjax.objectives.terms import Terms, diagnostic
 from creditjax.trajectory import Trajectory
@@ -66,7 +66,7 @@ def clip_cov(
     lowest: float = 1.0,
     highest: float = 5.0,
     uniform: int | None = None,
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | Mode = "token_mean",
 ) -> Terms:
     """Clip-Cov: the PPO surrogate, without the loss of a few tokens of high covariance.
 
@@ -106,7 +106,7 @@ def kl_cov(
     *,
     beta: float = 1.0,
     fraction: float = 2e-4,
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | Mode = "token_mean",
 ) -> Terms:
     """KL-Cov: ``−A r`` unclipped, plus ``β |log r|`` on the ``max(⌊fraction · n⌋, 1)`` tokens of largest covariance."""
     x = policy.read(new, credit, batch, "kl_cov")

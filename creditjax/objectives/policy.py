@@ -19,7 +19,7 @@ from creditjax.kernels import losses, ratios
 from creditjax.kernels.kl import kl_estimate
 from creditjax.models.base import PolicyOutput
 from creditjax.numerics import masked_mean, safe_exp, select
-from creditjax.objectives.aggregate import Aggregation, aggregate
+from creditjax.objectives.aggregate import Aggregation, Mode, aggregate
 from creditjax.objectives.base import CreditLike, loss_mask, objective, require
 from creditjax.objectives.terms import Term, Terms, diagnostic
 from creditjax.trajectory import Trajectory
@@ -68,7 +68,7 @@ def move(x: Inputs, batch: Trajectory, ratio: Ratio) -> Array:
 
 
 def policy_terms(
-    loss: Array, x: Inputs, credit: CreditLike, aggregation: Aggregation, ratio: Array, clipped: Array
+    loss: Array, x: Inputs, credit: CreditLike, aggregation: Aggregation | Mode, ratio: Array, clipped: Array
 ) -> Terms:
     """The policy term of a token loss, with what everybody wants to see: the ratio *before* clipping among them."""
     return {
@@ -83,7 +83,7 @@ def _advantage(credit: CreditLike, mask: Array) -> Array:
     return jax.lax.stop_gradient(select(credit.value, mask & credit.valid))
 
 
-def _policy_term(loss: Array, mask: Array, credit: CreditLike, aggregation: Aggregation) -> Term:
+def _policy_term(loss: Array, mask: Array, credit: CreditLike, aggregation: Aggregation | Mode) -> Term:
     if "loss_weight" in credit.extras:
         loss = loss * jax.lax.stop_gradient(select(credit.extras["loss_weight"], mask))
     return Term(*aggregate(loss, mask, aggregation))
@@ -95,7 +95,7 @@ def _behaviour(ratio: Ratio, **_) -> tuple[str, ...]:
 
 @objective()
 def policy_gradient(
-    new: PolicyOutput, credit: CreditLike, batch: Trajectory, *, aggregation: Aggregation = "token_mean"
+    new: PolicyOutput, credit: CreditLike, batch: Trajectory, *, aggregation: Aggregation | Mode = "token_mean"
 ) -> Terms:
     """``−A_t log π(a_t)``: REINFORCE (seq_mean_token_sum), GPG (token_mean), V-trace (whose credit holds the ratio).
 
@@ -116,7 +116,7 @@ def clipped_surrogate(
     eps_high: float = 0.2,
     dual_clip: float | None = None,
     ratio: Ratio = "token",
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | Mode = "token_mean",
 ) -> Terms:
     """``max(−A r, −A clip(r, 1 − eps_low c, 1 + eps_high c))``, c the extra `clip_scale` where given, else 1.
 
@@ -155,7 +155,7 @@ def cispo(
     eps_low: float = 1.0,
     eps_high: float = 0.28,
     ratio: Ratio = "token",
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | Mode = "token_mean",
 ) -> Terms:
     """``−sg(clip(r, 1 − eps_low, 1 + eps_high)) A log π``: CISPO, arXiv:2506.13585. eps_low = 1 is no lower bound."""
     x = read(new, credit, batch, "cispo")
@@ -172,7 +172,7 @@ def sapo(
     *,
     tau_positive: float = 1.0,
     tau_negative: float = 1.05,
-    aggregation: Aggregation = "seq_mean_token_mean",
+    aggregation: Aggregation | Mode = "seq_mean_token_mean",
 ) -> Terms:
     """``−A (4/τ) σ(τ (r − 1))``, τ by the sign of A: SAPO, arXiv:2511.20347. Nothing is clipped."""
     x = read(new, credit, batch, "sapo")
@@ -189,7 +189,7 @@ def geometric_mean(
     *,
     eps_low: float = 0.4,
     eps_high: float = 0.4,
-    aggregation: Aggregation = "seq_mean_token_mean",
+    aggregation: Aggregation | Mode = "seq_mean_token_mean",
 ) -> Terms:
     """``−A exp((1/n) Σ_t clip_t)``, clip_t the log-ratio held back on the side of A's sign: GMPO, arXiv:2507.20673.
 
@@ -206,7 +206,7 @@ def geometric_mean(
 
 @objective()
 def supervised(
-    new: PolicyOutput, credit: CreditLike | None, batch: Trajectory, *, aggregation: Aggregation = "token_mean"
+    new: PolicyOutput, credit: CreditLike | None, batch: Trajectory, *, aggregation: Aggregation | Mode = "token_mean"
 ) -> Terms:
     """``−log π(a_t)`` of the batch's own tokens: cross-entropy, for the warm start on gold answers.
 

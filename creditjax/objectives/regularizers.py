@@ -9,7 +9,7 @@ from creditjax.kernels.kl import Kind, kl_estimate
 from creditjax.kernels.losses import value_loss
 from creditjax.models.base import PolicyOutput
 from creditjax.numerics import select
-from creditjax.objectives.aggregate import Aggregation, aggregate
+from creditjax.objectives.aggregate import Aggregation, Mode, aggregate
 from creditjax.objectives.base import CreditLike, Objective, loss_mask, objective, require, require_extra
 from creditjax.objectives.terms import Term, Terms
 from creditjax.trajectory import Trajectory
@@ -25,7 +25,7 @@ def kl(
     *,
     beta: float = 0.001,
     kind: Kind = "k3",
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | Mode = "token_mean",
 ) -> Terms:
     """``β KL(π ‖ π_ref)`` from the signal `logprob_ref`; :mod:`creditjax.kernels.kl` tells the kinds apart."""
     mask = loss_mask(credit, batch)
@@ -40,7 +40,7 @@ def entropy(
     batch: Trajectory,
     *,
     coefficient: float = 0.01,
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | Mode = "token_mean",
 ) -> Terms:
     """``−coefficient · H(π)``, a bonus: the term itself is the entropy, its weight is negative."""
     return {"entropy": Term(*aggregate(new.entropy, loss_mask(credit, batch), aggregation), -coefficient)}
@@ -54,7 +54,7 @@ def value(
     *,
     coefficient: float = 0.5,
     clip: float | None = None,
-    aggregation: Aggregation = "token_mean",
+    aggregation: Aggregation | Mode = "token_mean",
 ) -> Terms:
     """``coefficient · ½ (V − target)²``, or the larger of it and its clipped form; target is the extra `value_target`.
 
@@ -92,14 +92,14 @@ def combine(*parts: Objective) -> Objective:
 
 
 def with_kl(
-    objective: Objective, beta: float = 0.001, kind: Kind = "k3", aggregation: Aggregation | str | None = None
+    objective: Objective, beta: float = 0.001, kind: Kind = "k3", aggregation: Aggregation | Mode | None = None
 ) -> Objective:
     """`objective` plus :func:`kl`, aggregated alike unless told otherwise."""
     return combine(objective, kl(beta=beta, kind=kind, aggregation=aggregation or objective.aggregation))
 
 
 def with_entropy(
-    objective: Objective, coefficient: float = 0.01, aggregation: Aggregation | str | None = None
+    objective: Objective, coefficient: float = 0.01, aggregation: Aggregation | Mode | None = None
 ) -> Objective:
     """`objective` minus the entropy bonus of :func:`entropy`, aggregated alike unless told otherwise."""
     return combine(objective, entropy(coefficient=coefficient, aggregation=aggregation or objective.aggregation))
@@ -109,7 +109,7 @@ def with_value(
     objective: Objective,
     coefficient: float = 0.5,
     clip: float | None = None,
-    aggregation: Aggregation | str | None = None,
+    aggregation: Aggregation | Mode | None = None,
 ) -> Objective:
     """`objective` plus the critic's :func:`value`, aggregated alike unless told otherwise."""
     aggregation = aggregation or objective.aggregation

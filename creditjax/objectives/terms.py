@@ -1,7 +1,8 @@
 """A loss as named sums and counts, so that parts of a batch add up to the whole exactly."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import jax
 from jax import numpy as jnp
@@ -13,7 +14,9 @@ from creditjax.objectives.aggregate import aggregate
 Array = jax.Array
 
 
-class Term(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Term:
     """One additive part of a loss, ``weight * sum / count``; with weight 0 a diagnostic.
 
     Attributes:

@@ -11,6 +11,7 @@ import creditjax as cj
 from creditjax.algebra import (
     branch_td,
     discounted_return,
+    gae,
     group_center,
     group_normalize,
     identity,
@@ -51,12 +52,26 @@ def value(estimator, batch, **options):
         (lambda: cj.blend((outcome(), "1")), "wanted a float or a schedule"),
         (lambda: cj.route((scale(2.0), outcome())), "have to start with a source"),
         (lambda: cj.gate(scale(2.0)), "is no source"),
-        (lambda: group_normalize(dof=1), "group_normalize"),
+        (lambda: group_normalize(dof=1), "group_normalize has no hyperparameter 'dof'; did you mean ddof"),
+        (lambda: scale(), r"scale\(factor: float\): missing a required argument: 'factor'"),
         (lambda: group_normalize(eps="small"), "wanted a float"),
     ],
 )
 def test_what_does_not_compose_is_refused_when_it_is_built(make, said):
     with pytest.raises(TypeError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: group_normalize(single="row"), "group_normalize: single = 'row'; did you mean raw"),
+        (lambda: group_normalize(per="x"), "per = 'x'; it is one of rollouts, segments, tokens"),
+        (lambda: gae(truncation="dorp"), "did you mean drop"),
+    ],
+)
+def test_what_is_none_of_the_choices_is_refused_when_it_is_built(make, said):
+    with pytest.raises(ValueError, match=said):
         make()
 
 

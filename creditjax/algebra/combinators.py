@@ -38,7 +38,10 @@ def chain(*pieces: Transform) -> Transform:
 
 
 def _chain(children: Sequence[Transform], given: Credit | None, batch: Trajectory, context: Context) -> Credit:
-    return functools.reduce(lambda credit, piece: run(piece, credit, batch, context), children, given)  # type: ignore
+    credit: Any = given  # None in front of a source alone
+    for piece in children:
+        credit = run(piece, credit, batch, context)
+    return credit
 
 
 def blend(*weighted: tuple[Transform, Any]) -> Transform:
@@ -178,7 +181,8 @@ def _common(name: str, parts: Sequence[Transform]) -> tuple[frozenset[Level] | N
     """What parts that stand side by side take and give."""
     if len({part.is_source for part in parts}) > 1:
         raise TypeError(f"{name}: sources and transforms mixed: {', '.join(part.name for part in parts)}")
-    takes = None if parts[0].is_source else frozenset.intersection(*[part.takes for part in parts])  # type: ignore
+    accepted = [part.takes for part in parts if part.takes is not None]
+    takes = frozenset.intersection(*accepted) if accepted else None
     if takes is not None and not takes:
         raise TypeError(f"{name}: no level that {' and '.join(part.name for part in parts)} all take")
     given = {part.gives for part in parts}

@@ -19,7 +19,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     """The config; `arg` may hold `runlocal`, `steps=…` and `warm=…`."""
     arg = parse_arg(arg, runlocal=False, steps=0, warm=0)
     config = default_config()
-    config.steps = arg.steps or (4 if arg.runlocal else 200)
+    config.steps = arg.steps or (4 if arg.runlocal else 250)
 
     # Words of three to six letters; the words around them are stripped, so that a prompt is short.
     config.task = {
@@ -40,11 +40,11 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.batch.prompts = 16 if arg.runlocal else 64
     config.batch.group_size = 4 if arg.runlocal else 16
-    config.optimizer.learning_rate = 5e-4
+    config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup = 5
 
     # Enough to write numbers and to be right now and then, not more.
-    config.warm_start.steps = arg.warm or (4 if arg.runlocal else 100)
+    config.warm_start.steps = arg.warm or (4 if arg.runlocal else 80)
     config.warm_start.prompts = 64 if arg.runlocal else 128
     config.warm_start.learning_rate = 3e-3
 

@@ -71,6 +71,9 @@ def default_config() -> ConfigDict:
     # Decoupled weight decay, matrices only.
     config.optimizer.weight_decay = 0.0
 
+    # The implicit process-reward model of recipes that read `logprob_prm`: its learning rate, the scale of its reward.
+    config.reward_model = ConfigDict({"learning_rate": 1e-4, "beta": 0.05})
+
     config.warm_start = ConfigDict()
     # Supervised steps on gold answers before reinforcement learning, 0 for none.
     config.warm_start.steps = 0
@@ -246,7 +249,9 @@ def needed_signals(recipe: Any) -> tuple[str, ...]:
     """Names of the signals that have to be in the batch for a recipe, its own list and its estimator's."""
     from creditjax.trajectory import SIGNALS
 
-    return tuple(sorted(name for name in {*recipe.signals, *recipe.needs} if name in SIGNALS))
+    names = {name for name in (*recipe.signals, *recipe.needs) if name in SIGNALS}
+    # An implicit process-reward model is trained against the reference.
+    return tuple(sorted(names | ({"logprob_ref"} if "logprob_prm" in names else set())))
 
 
 def _build_recipe(config: ConfigDict) -> Any:

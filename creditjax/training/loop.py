@@ -28,6 +28,7 @@ import creditjax
 from creditjax import samplers
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Sampling
+from creditjax.signals.policy import PROBED
 from creditjax.training import checkpoint
 from creditjax.training import config as config_lib
 from creditjax.training import evaluate as evaluate_lib
@@ -36,12 +37,15 @@ from creditjax.training import metrics as metrics_lib
 from creditjax.training import optimizer as optimizer_lib
 from creditjax.training import state as state_lib
 from creditjax.training import step as step_lib
-from creditjax.trajectory import Trajectory
+from creditjax.trajectory import Trajectory, signal_spec
 
 Array = jax.Array
 
 # Fields that may change between two calls of one run: how it runs and how long, not what it computes.
 _MAY_CHANGE = ("steps", "mesh", "log", "checkpoint.every", "checkpoint.keep_last", "checkpoint.keep_best", "on_fault")
+
+# Signals that a verifier on the host may add, so that a traced rollout does not show them.
+_VERIFIED = ("accuracy", "answer_score", "reward_components")
 
 _SHOWN = (
     "reward",
@@ -93,7 +97,9 @@ def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result
     parts = config_lib.check_config(config, mesh_lib.batch_shards(mesh))
     workdir = pathlib.Path(workdir)
     write_config(config, workdir, mesh)
-    return _Run(config, parts, mesh, workdir, stream).run()
+    run = _Run(config, parts, mesh, workdir, stream)
+    run.programs.check_signals()
+    return run.run()
 
 
 def write_config(config: ConfigDict, workdir: pathlib.Path, mesh: jax.sharding.Mesh) -> None:
@@ -151,10 +157,15 @@ class Programs:
         warm = {**config.optimizer, "learning_rate": config.warm_start.learning_rate, "warmup": 0, "schedule": "cosine"}
         optimizer = optimizer_lib.make_optimizer(config.optimizer, updates)
         warm_optimizer = optimizer_lib.make_optimizer(warm, config.warm_start.steps)
-        self.learner = step_lib.Learner(parts.policy, optimizer, parts.sampling, parts.plan, mesh)
+        reward = None
+        if "logprob_prm" in self.names:
+            constant = {**config.optimizer, "learning_rate": config.reward_model.learning_rate, "schedule": "constant"}
+            reward = step_lib.RewardLearner(optimizer_lib.make_optimizer(constant, updates), config.reward_model.beta)
+        self.learner = step_lib.Learner(parts.policy, optimizer, parts.sampling, parts.plan, mesh, reward)
         warm_plan = step_lib.Plan(micro_batches=config.batch.micro_batches)
         warm_learner = step_lib.Learner(parts.policy, warm_optimizer, Sampling(), warm_plan, mesh)
-        self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, "logprob_ref" in self.names)
+        self._kept = ("logprob_ref" in self.names, reward.optimizer if reward else None)
+        self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
 
         self.rollout = self._rollout(parts.sampling, config.batch.group_size)
         self.eval_rollout = self._rollout(Sampling(config.eval.temperature), 1)
@@ -175,8 +186,28 @@ class Programs:
 
     def init(self) -> state_lib.TrainState:
         """The state before the first step."""
-        with_reference = self.abstract.reference is not None
-        return state_lib.init_state(self.mesh, self.policy, self.learner.optimizer, self.config.seed, with_reference)
+        return state_lib.init_state(self.mesh, self.policy, self.learner.optimizer, self.config.seed, *self._kept)
+
+    def check_signals(self) -> None:
+        """Makes sure that somebody makes every signal that the recipe reads, by tracing a rollout; nothing is compiled.
+
+        Raises:
+          ConfigError: nobody does, naming the signal and what would.
+        """
+        rows = self.config.batch.prompts
+        prompts = evaluate_lib.local_prompts(self.mesh, self.task, "train", 0, rows)
+        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), prompts)
+        batch = jax.eval_shape(self.rollout, self.abstract.params, placed, jax.random.key(0))
+        made = {*batch.signals, *PROBED, "running_baseline", "logprob_prm"}
+        made |= {"greedy_outcome"} if self.greedy_rollout else set()
+        made |= set(_VERIFIED) if hasattr(self.task, "verify") else set()
+        for name in self.names:
+            if name not in made:
+                spec, task = signal_spec(name), self.config.task.name
+                raise config_lib.ConfigError(
+                    f"recipe {self.recipe.name!r} needs the signal {name!r} [{', '.join(spec.axes)}], made by "
+                    f"{spec.producer}, which task {task!r} does not offer"
+                )
 
     def warm_step(self, state: state_lib.TrainState, cursor: int):
         """One supervised step on the gold answers from `cursor` on."""

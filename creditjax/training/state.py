@@ -16,6 +16,10 @@ from creditjax.training import mesh as mesh_lib
 Array = jax.Array
 
 
+# The key of an implicit process-reward model in `TrainState.extra`.
+REWARD_MODEL = "reward_model"
+
+
 class Stream(enum.IntEnum):
     """What randomness is for: every use has a stream of its own."""
 
@@ -64,9 +68,21 @@ class TrainState:
 
 
 def create(
-    policy: Policy, optimizer: optax.GradientTransformation, seed: int, with_reference: bool = False
+    policy: Policy,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    with_reference: bool = False,
+    reward_optimizer: optax.GradientTransformation | None = None,
 ) -> TrainState:
-    """A fresh state; pure, so that it can be traced for its shapes or compiled with its shardings."""
+    """A fresh state; pure, so that it can be traced for its shapes or compiled with its shardings.
+
+    Args:
+      policy: the family.
+      optimizer: of the policy.
+      seed: of everything random.
+      with_reference: whether a frozen reference is kept.
+      reward_optimizer: of an implicit process-reward model, which is then kept too.
+    """
     key = jax.random.key_data(jax.random.key(seed))
     params = policy.init(stream_key(key, Stream.INIT))
     return TrainState(
@@ -78,7 +94,13 @@ def create(
         best=jnp.float32(-jnp.inf),
         baseline=jnp.zeros(2, jnp.float32),
         reference=jax.tree.map(jnp.copy, params) if with_reference else None,
+        extra={} if reward_optimizer is None else {REWARD_MODEL: fresh_reward_model(params, reward_optimizer)},
     )
+
+
+def fresh_reward_model(params: Params, optimizer: optax.GradientTransformation) -> dict[str, Any]:
+    """An implicit process-reward model before its first update: the policy as it is, and an optimiser's state."""
+    return {"params": jax.tree.map(jnp.copy, params), "opt_state": optimizer.init(params)}
 
 
 def state_shardings(mesh: Mesh, state: TrainState) -> TrainState:
@@ -96,17 +118,29 @@ def state_shardings(mesh: Mesh, state: TrainState) -> TrainState:
 
 
 def abstract_state(
-    mesh: Mesh, policy: Policy, optimizer: optax.GradientTransformation, with_reference: bool
+    mesh: Mesh,
+    policy: Policy,
+    optimizer: optax.GradientTransformation,
+    with_reference: bool = False,
+    reward_optimizer: optax.GradientTransformation | None = None,
 ) -> TrainState:
     """Shapes, dtypes and shardings of a state, without making one: what a checkpoint is restored into."""
-    shapes = jax.eval_shape(lambda: create(policy, optimizer, 0, with_reference))
+    shapes = jax.eval_shape(lambda: create(policy, optimizer, 0, with_reference, reward_optimizer))
     places = state_shardings(mesh, shapes)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places)
 
 
 def init_state(
-    mesh: Mesh, policy: Policy, optimizer: optax.GradientTransformation, seed: int, with_reference: bool = False
+    mesh: Mesh,
+    policy: Policy,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    with_reference: bool = False,
+    reward_optimizer: optax.GradientTransformation | None = None,
 ) -> TrainState:
     """A fresh state on the mesh: each device makes only its own part, and the numbers do not depend on the mesh."""
-    places = jax.tree.map(lambda x: x.sharding, abstract_state(mesh, policy, optimizer, with_reference))
-    return jax.jit(lambda: create(policy, optimizer, seed, with_reference), out_shardings=places)()
+    places = jax.tree.map(
+        lambda x: x.sharding, abstract_state(mesh, policy, optimizer, with_reference, reward_optimizer)
+    )
+    make = lambda: create(policy, optimizer, seed, with_reference, reward_optimizer)  # noqa: E731
+    return jax.jit(make, out_shardings=places)()

@@ -21,9 +21,10 @@ from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.objectives import Objective, counts, supervised, total
+from creditjax.signals.implicit import implicit_prm_loss, implicit_prm_probe
 from creditjax.signals.policy import PROBED, policy_probe
 from creditjax.training import mesh as mesh_lib
-from creditjax.training.state import Stream, TrainState, state_shardings, stream_key
+from creditjax.training.state import REWARD_MODEL, Stream, TrainState, fresh_reward_model, state_shardings, stream_key
 from creditjax.trajectory import Trajectory, lengths, vote_mask
 
 Array = jax.Array
@@ -115,6 +116,13 @@ def drop_groups(batch: Trajectory, faulty: Array) -> Trajectory:
     )
 
 
+class RewardLearner(NamedTuple):
+    """How an implicit process-reward model (`creditjax.signals.implicit`) is trained on the run's own rollouts."""
+
+    optimizer: optax.GradientTransformation
+    beta: float = 0.05
+
+
 class Learner(NamedTuple):
     """What the steps of one run share. All static: pure functions and plain data."""
 
@@ -123,6 +131,7 @@ class Learner(NamedTuple):
     sampling: Sampling
     plan: Plan
     mesh: Mesh
+    reward: "RewardLearner | None" = None
 
     def learn(
         self, state: TrainState, batch: Trajectory, credit: Credit, loss: Objective, inspect: Callable | None = None
@@ -187,6 +196,34 @@ class Learner(NamedTuple):
             "skipped_updates": (1 - finite.astype(jnp.float32), one),
         }
         return (new_params, new_opt_state), metrics
+
+    def learn_reward(self, state: TrainState, batch: Trajectory) -> tuple[TrainState, Metrics]:
+        """One update of the implicit process-reward model towards the batch's outcomes.
+
+        It comes after the credit: the batch is judged by the model that has not seen it (one forward pass, as in PRIME).
+        """
+        model, parts, rows = (
+            state.extra[REWARD_MODEL],
+            self.plan.minibatches * self.plan.micro_batches,
+            len(batch.tokens),
+        )
+        count = numerics.masked_count(vote_mask(batch))
+
+        def loss(params, piece: Trajectory):
+            logprob = self.policy.evaluate(params, piece).logprob
+            total, _ = implicit_prm_loss(logprob, piece.signals["logprob_ref"], piece, self.reward.beta)
+            return numerics.safe_divide(total, count)
+
+        def accumulate(gradient, piece):
+            value, more = jax.value_and_grad(loss)(model["params"], piece)
+            return self._place(jax.tree.map(jnp.add, gradient, self._place(more))), value
+
+        zero = self._place(jax.tree.map(jnp.zeros_like, model["params"]))
+        gradient, values = _scan(accumulate, zero, self.pin(split(batch, rows, parts)), parts)
+        updates, opt_state = self.reward.optimizer.update(gradient, model["opt_state"], model["params"])
+        model = {"params": optax.apply_updates(model["params"], updates), "opt_state": opt_state}
+        extra = {**state.extra, REWARD_MODEL: model}
+        return state.replace(extra=extra), {"reward_model_loss": (jnp.sum(values), jnp.float32(1))}
 
     def pin(self, pieces: Any) -> Any:
         """Keeps the rows of split leaves ``[parts, rows, ...]`` on their devices."""
@@ -297,6 +334,9 @@ def make_update(
         credit = estimate(estimator, batch, step=state.step, mesh=mesh, mesh_axes=("data", "fsdp"))
         metrics = batch_metrics(batch, credit)
         metrics["dropped_groups"] = (jnp.sum(faulty, dtype=jnp.float32), jnp.float32(1))
+        if learner.reward is not None:
+            state, rewarded = learner.learn_reward(state, batch)
+            metrics |= rewarded
         state, learned = learner.learn(state, batch, credit, loss, inspect)
         baseline = _moving_average(state.baseline, batch, plan.baseline_decay)
         state = state.replace(step=state.step + 1, cursor=state.cursor + prompts, baseline=baseline)
@@ -323,7 +363,10 @@ def make_begin(learner: Learner, state: TrainState) -> Callable[[TrainState], Tr
 
     def begin(state: TrainState) -> TrainState:
         reference = None if state.reference is None else jax.tree.map(jnp.copy, state.params)
-        return state.replace(opt_state=learner.optimizer.init(state.params), reference=reference)
+        extra = state.extra
+        if learner.reward is not None:
+            extra = {**extra, REWARD_MODEL: fresh_reward_model(state.params, learner.reward.optimizer)}
+        return state.replace(opt_state=learner.optimizer.init(state.params), reference=reference, extra=extra)
 
     places = state_shardings(learner.mesh, state)
     return jax.jit(begin, in_shardings=(places,), out_shardings=places, donate_argnums=0)
@@ -337,7 +380,7 @@ def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: S
     names = [name for name in names if name not in batch.signals]
     if "running_baseline" in names:
         batch = batch.with_signals(running_baseline=numerics.safe_divide(state.baseline[0], state.baseline[1]))
-    probed = [name for name in names if name in PROBED]
+    probed = [name for name in names if name in (*PROBED, "logprob_prm")]
     if not probed:
         return batch
     parts = learner.plan.minibatches * learner.plan.micro_batches
@@ -345,6 +388,8 @@ def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: S
 
     def probe(carry, piece: Trajectory):
         piece = policy_probe(learner.policy, state.params, piece, probed, state.reference, learner.sampling)
+        if "logprob_prm" in probed:
+            piece = implicit_prm_probe(learner.policy, state.extra[REWARD_MODEL]["params"], piece)
         return carry, {name: piece.signals[name] for name in probed}
 
     return batch.with_signals(**merge(_scan(probe, (), pieces, parts)[1]))

@@ -3,7 +3,12 @@
 import json
 import pathlib
 
+import jax
+
 from creditjax import training
+from creditjax.training import checkpoint, loop
+from creditjax.training import config as config_lib
+from creditjax.training import mesh as mesh_lib
 
 # Fields of a row that tell the time, and so differ between any two runs.
 WALL_CLOCK = ("seconds_per_step", "tokens_per_second")
@@ -34,3 +39,14 @@ def rows(workdir):
     """The rows of metrics.jsonl without what tells the time."""
     lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
     return [{name: x for name, x in json.loads(line).items() if name not in WALL_CLOCK} for line in lines]
+
+
+def last_state(workdir, config=None):
+    """The newest checkpoint of a run, on one device, whatever it was saved from."""
+    config = catch_config() if config is None else config
+    mesh = mesh_lib.make_mesh({"data": 1}, jax.devices()[:1])
+    programs = loop.Programs(config, config_lib.check_config(config), mesh)
+    checkpoints = checkpoint.Checkpointer(pathlib.Path(workdir) / "checkpoints")
+    state = checkpoints.restore(programs.abstract)
+    checkpoints.close()
+    return state

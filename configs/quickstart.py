@@ -3,9 +3,8 @@
     python -m experiments.train --config=configs/quickstart.py --workdir=runs/quickstart
 
 A transformer of 0.1 M parameters sees `stone =` as characters and is to write `enots`; reasoning-gym's own verifier
-scores the answer by the share of letters in their places. A few supervised steps on gold answers bring it to a weak
-start, reinforcement learning on its own samples does the rest. `:runlocal` is the same in a few steps, for a smoke
-test.
+tells whether it did. A few supervised steps on gold answers bring it to a weak start, reinforcement learning on its own
+samples does the rest. `:runlocal` is the same in a few steps, for a smoke test.
 """
 
 import string
@@ -19,7 +18,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     """The config; `arg` may hold `runlocal`, `steps=…` and `warm=…`."""
     arg = parse_arg(arg, runlocal=False, steps=0, warm=0)
     config = default_config()
-    config.steps = arg.steps or (4 if arg.runlocal else 250)
+    config.steps = arg.steps or (4 if arg.runlocal else 450)
 
     # Words of three to six letters; the words around them are stripped, so that a prompt is short.
     config.task = {
@@ -43,7 +42,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup = 5
 
-    # Enough to write numbers and to be right now and then, not more.
+    # Enough to write words and to be right now and then, not more.
     config.warm_start.steps = arg.warm or (4 if arg.runlocal else 80)
     config.warm_start.prompts = 64 if arg.runlocal else 128
     config.warm_start.learning_rate = 3e-3

@@ -15,7 +15,7 @@ class Prompts(NamedTuple):
     Attributes:
       tokens: i32 ``[P, L]``, left-padded prompt tokens; L is 0 where a task has no text prompt.
       mask: bool ``[P, L]``, True at real tokens.
-      data: a pytree of arrays with leading axis P: what environment and verifier need to know (and the policy does not).
+      data: a pytree of arrays with leading axis P: what environment and verifier know and the policy does not.
     """
 
     tokens: Array
@@ -84,11 +84,17 @@ class TextTask(Protocol):
     eval_size: int
 
     def prompts(self, split: str, start: int, count: int) -> Prompts:
-        """Prompts `start` to `start + count` of "train" (endless) or "eval". On the host; a pure function of its arguments."""
+        """Prompts `start` to `start + count` of "train" (endless) or "eval".
+
+        On the host; a pure function of its arguments.
+        """
         ...
 
     def annotate(self, batch: Trajectory, prompts: Prompts, states: Any) -> Trajectory:
-        """Outcome and signals that are pure JAX, inside the jitted rollout. `states` are final environment states ``[P, G]``."""
+        """Outcome and signals that are pure JAX, inside the jitted rollout.
+
+        `states` are final environment states ``[P, G]``.
+        """
         ...
 
     def verify(self, batch: Trajectory, prompts: Prompts) -> Trajectory:

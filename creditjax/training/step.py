@@ -200,7 +200,7 @@ class Learner(NamedTuple):
     def learn_reward(self, state: TrainState, batch: Trajectory) -> tuple[TrainState, Metrics]:
         """One update of the implicit process-reward model towards the batch's outcomes.
 
-        It comes after the credit: the batch is judged by the model that has not seen it (one forward pass, as in PRIME).
+        It comes after the credit: a batch is judged by the model that has not seen it.
         """
         model, parts, rows = (
             state.extra[REWARD_MODEL],

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmark speed                           every kernel and every registered recipe
     python -m experiments.benchmark speed --only=gae,grpo           some of them
-    python -m experiments.benchmark speed --shape=4,4,512           a smaller batch: prompts, rollouts of each, positions
+    python -m experiments.benchmark speed --shape=4,4,512           a smaller batch: prompts, rollouts, positions
     python -m experiments.benchmark speed --out=speed.jsonl         one JSON object a row
 
 speed: times at [P * G, T] float32, the median over interleaved runs, as a ratio to a yardstick on the same arrays: a

@@ -16,7 +16,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     """The config; `arg` may hold `runlocal`, `steps=…` and `warm=…`."""
     arg = parse_arg(arg, runlocal=False, steps=0, warm=0)
     config = default_config()
-    config.steps = arg.steps or (3 if arg.runlocal else 300)
+    config.steps = arg.steps or (3 if arg.runlocal else 150)
 
     # Two hops, four turns: one query may be wasted.
     config.task = {
@@ -35,7 +35,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup = 5
 
-    config.warm_start.steps = arg.warm or (3 if arg.runlocal else 150)
+    config.warm_start.steps = arg.warm or (3 if arg.runlocal else 25)
     config.warm_start.prompts = 16 if arg.runlocal else 128
     config.warm_start.learning_rate = 3e-3
 

@@ -220,7 +220,8 @@ class Trajectory:
       num_segments: K, static. Absent: no segments.
 
     Raises:
-      ValueError: a field or signal whose shape does not fit, naming it, the shape found and the shape wanted.
+      ValueError: a field or signal whose shape does not fit, naming it, the shape found and the shape wanted; a NumPy
+        integer that int32 cannot hold.
       TypeError: a dtype that cannot be what the field means.
       KeyError: a signal that is not in the table.
     """
@@ -316,6 +317,12 @@ def _cast(name: str, value: Any, dtype: str):
     allowed = {"float32": "fiub", "int32": "iu", "bool": "b"}[dtype]
     if kind not in allowed and not (kind == "V" and dtype == "float32"):
         raise TypeError(f"{name}: dtype {value.dtype}, wanted {dtype}")
+    if dtype == "int32" and isinstance(value, np.ndarray | np.generic) and value.dtype != np.int32 and value.size:
+        # Two ids that differ above bit 31 would wrap to the same number.
+        limits = np.iinfo(np.int32)
+        for extreme in (value.min(), value.max()):
+            if not limits.min <= int(extreme) <= limits.max:
+                raise ValueError(f"{name}: value {extreme}, wanted int32, in {limits.min}..{limits.max}")
     target = _DTYPES[dtype]
     return value if value.dtype == target else value.astype(target)
 

@@ -67,6 +67,28 @@ def test_wrong_dtypes_are_refused(fields, said):
 
 
 @pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (dict(tokens=np.full((2, 3, 4), 2**31)), r"tokens: value 2147483648, wanted int32, in -2147483648..2147483647"),
+        (dict(trajectory=np.array([[0, 1, 2], [0, 1, -(2**40)]])), "trajectory: value -1099511627776"),
+        (dict(tokens=np.full((2, 3, 4), 2**32 - 1, np.uint32)), "tokens: value 4294967295"),
+        (
+            dict(signals={"state_key": np.full((2, 3, 2), 2**63, np.uint64)}, num_segments=2),
+            "state_key: value 9223372036854775808",
+        ),
+    ],
+)
+def test_integers_that_would_wrap_are_refused(fields, said):
+    with pytest.raises(ValueError, match=said):
+        batch(**fields)
+
+
+def test_wide_integers_that_fit_are_stored_as_they_are():
+    ends = np.array([[0, 1, 2**31 - 1], [0, 1, -(2**31)]])
+    np.testing.assert_array_equal(batch(trajectory=ends).trajectory, ends)
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("done", "terminated"),

@@ -5,15 +5,14 @@
 --config takes a file with a `get_config(arg)`, and the argument after a colon. Any field is overridden by its path:
 
     --config=configs/quickstart.py:runlocal        a form of the config that finishes within a minute on two cores
-    --config.recipe.name=rloo                      another method; `python -c "import creditjax;
-    print(*creditjax.list_recipes())"`
+    --config.recipe.name=rloo                      another method, see the table in README.md
     --config.recipe.eps=1e-4                       a hyperparameter of the recipe
     --config.optimizer.learning_rate=3e-4          anything else, see the comments in creditjax/training/config.py
 
 --workdir receives config.json (resolved, with versions), metrics.jsonl, checkpoints/ and, at the end, report.html. The
 same command again resumes after a kill, to the same numbers as a run that was never killed. Configs:
 
-    configs/quickstart.py    arithmetic from reasoning-gym, a tiny transformer, GRPO
+    configs/quickstart.py    words spelled backward from reasoning-gym, a tiny transformer, GRPO
     configs/lookup.py        a multi-turn agent that looks things up
     configs/chain.py         classical control with delayed reward, PPO
     configs/gsm8k.py         grade-school mathematics, the data path

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import importlib
 import inspect
 import json
+import math
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -194,6 +195,8 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
         _check_least(config, f"batch.{path}", 1)
     for path in ("warm_start.prompts", "eval.every", "checkpoint.every", "checkpoint.keep_last", "log.every"):
         _check_least(config, path, 1)
+    for path in ("optimizer.learning_rate", "warm_start.learning_rate", "sampling.temperature", "eval.temperature"):
+        _check_least(config, path, 0)
     _check_choice("on_fault", config.on_fault, ("stop", "drop"))
     _check_choice("policy.name", config.policy.get("name"), POLICIES)
     _check_choice("task.name", config.task.get("name"), tasks.TASKS)
@@ -326,6 +329,8 @@ def _check_fields(config: Any, default: ConfigDict, prefix: str = "") -> None:
             _check_fields(value, wanted, f"{path}.")
         elif not _same_type(value, wanted):
             raise ConfigError(f"config.{path}: {value!r}, wanted {type(wanted).__name__}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"config.{path}: {value!r}, wanted a finite number")
     for name in default:
         if name not in config:
             raise ConfigError(f"config.{prefix}{name} is missing")

@@ -95,8 +95,13 @@ def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result
     """
     mesh = mesh_lib.make_mesh(config_lib.mesh_shape(config))
     parts = config_lib.check_config(config, mesh_lib.batch_shards(mesh))
+    if not os.fspath(workdir):
+        raise config_lib.ConfigError("workdir: empty, wanted a directory")
     workdir = pathlib.Path(workdir)
-    write_config(config, workdir, mesh)
+    try:
+        write_config(config, workdir, mesh)
+    except OSError as error:
+        raise config_lib.ConfigError(f"workdir: {workdir} cannot be written: {error.strerror or error}") from error
     run = _Run(config, parts, mesh, workdir, stream)
     run.programs.check_signals()
     return run.run()
@@ -109,7 +114,8 @@ def write_config(config: ConfigDict, workdir: pathlib.Path, mesh: jax.sharding.M
       ConfigError: it does, naming the fields that differ.
     """
     path, resolved = workdir / "config.json", config_lib.to_json(config)
-    if path.exists():
+    # A run that wrote no row has nothing to lose, so its config may be mended.
+    if path.exists() and (workdir / "metrics.jsonl").exists():
         old = json.loads(path.read_text())["config"]
         changed = [d for d in config_lib.differences(old, resolved) if not d.startswith(_MAY_CHANGE)]
         if changed:
@@ -411,7 +417,8 @@ class _Run:
         report = self.workdir / "report.html"
         if not report.exists():
             self._close(state)
-        self.console.say(f"{self.workdir}: this run is finished, {self.step} steps; report: {report}")
+        asked = f" ({self.total} were asked for)" if self.total < self.step else ""
+        self.console.say(f"{self.workdir}: this run is finished, {self.step} steps{asked}; report: {report}")
         return Result(self.step, True, self._last_row())
 
     def _close(self, state: state_lib.TrainState) -> None:

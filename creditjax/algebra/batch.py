@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from creditjax import numerics
 from creditjax.algebra.core import Context, transform
 from creditjax.algebra.credit import Credit, Level
-from creditjax.algebra.group import first_value
+from creditjax.algebra.group import Ddof, first_value
 from creditjax.kernels import returns, segments
 from creditjax.trajectory import Trajectory, vote_weight
 
@@ -26,7 +26,7 @@ def batch_whiten(
     context: Context,
     *,
     eps: float = 1e-8,
-    ddof: int = 1,
+    ddof: Ddof = 1,
     shift: bool = True,
 ) -> Credit:
     """``(x - mean) / sqrt(var + eps)`` over everything in the batch that has credit; equal values give 0.

@@ -9,6 +9,7 @@ through its :class:`Context`; a "tree" piece is a combinator and runs its childr
 from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
+import inspect
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +61,8 @@ class Schedule:
 
 def linear_schedule(start: float, stop: float, length: float, begin: float = 0.0) -> Schedule:
     """A :class:`Schedule`; give it wherever a piece takes a float."""
-    return Schedule(*(np.float32(x) for x in (start, stop, begin, length)))
+    given = {"start": start, "stop": stop, "begin": begin, "length": length}
+    return Schedule(**{k: hyperparameters.as_leaf(f"linear_schedule: {k}", x) for k, x in given.items()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,14 +124,16 @@ def _show(value: Any) -> str:
     return repr(value) if isinstance(value, str | int | bool | tuple | type(None)) else "…"
 
 
-def as_leaf(label: str, value: Any) -> Any:
+def as_leaf(label: str, value: Any, *, limit: bool = False) -> Any:
     """A float hyperparameter as a float32 leaf; schedules pass through.
 
     Raises:
       TypeError: it is no number.
+      ValueError: NaN, or inf where it is no limit.
     """
-    wanted = "a float or a schedule"
-    return value if isinstance(value, Schedule) else hyperparameters.as_leaf(label, value, wanted)
+    if isinstance(value, Schedule):
+        return value
+    return hyperparameters.as_leaf(label, value, wanted="a float or a schedule", limit=limit)
 
 
 def transform(
@@ -139,6 +143,7 @@ def transform(
     needs: tuple[str, ...] | Callable[..., tuple[str, ...]] = (),
     uses: tuple[str, ...] = (),
     scope: str = "group",
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Callable], Callable[..., Transform]]:
     """Makes a public factory of pieces out of one pure function.
 
@@ -153,11 +158,14 @@ def transform(
       needs: fields and signals it cannot do without, or a function of the (bound) hyperparameters that returns them.
       uses: fields and signals it reads when they are there.
       scope: "group" (vmapped over prompts) or "batch".
+      check: called with the hyperparameters, raises for values that their types allow and the function does not.
     """
     levels = None if takes is None else frozenset([takes] if isinstance(takes, Level) else takes)
 
     def decorate(fn: Callable) -> Callable[..., Transform]:
         def make(values: dict[str, Any]) -> Transform:
+            if check is not None:
+                check(**values)
             leaves = {
                 name: x for name, x in values.items() if isinstance(x, np.float32 | np.ndarray | Array | Schedule)
             }
@@ -173,6 +181,11 @@ def transform(
 def run(piece: Transform, given: Credit | None, batch: Trajectory, context: Context) -> Credit:
     """Runs one piece on a batch ``[P, G]``: combinators at batch level, group pieces vmapped over prompts."""
     values = {k: v(context.step) if isinstance(v, Schedule) else v for k, v in piece.hyperparameters.items()}
+    kinds = inspect.get_annotations(piece.fn)
+    for name, value in values.items():
+        if jnp.ndim(value) and hyperparameters.is_float(kinds.get(name, float)):
+            # A vector would broadcast over rollouts or positions that happen to be as many.
+            raise ValueError(f"{piece.name}: {name} has shape {list(value.shape)}, wanted a scalar (vmap over it)")
     call = functools.partial(piece.fn, **values, **dict(piece.static))
     inputs = () if piece.is_source else (given,)
     if piece.scope == "tree":

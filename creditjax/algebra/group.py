@@ -16,6 +16,7 @@ from creditjax.trajectory import Trajectory, lengths, segment_mask, vote_weight
 Array = jax.Array
 
 Per = Literal["rollouts", "tokens", "segments"]
+Ddof = Literal[0, 1]
 
 
 def _weights(batch: Trajectory, credit: Credit, per: Per = "rollouts") -> tuple[Array, Array]:
@@ -49,7 +50,7 @@ def group_normalize(
     credit: Credit,
     batch: Trajectory,
     *,
-    ddof: int = 1,
+    ddof: Ddof = 1,
     eps: float = 1e-6,
     per: Per = "rollouts",
     single: group.Single = "zero",
@@ -82,7 +83,7 @@ def mean_normalize(credit: Credit, batch: Trajectory, *, eps: float = 1e-6) -> C
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY)
-def top_margin(credit: Credit, batch: Trajectory, *, divide: bool = False, ddof: int = 1, eps: float = 1e-6) -> Credit:
+def top_margin(credit: Credit, batch: Trajectory, *, divide: bool = False, ddof: Ddof = 1, eps: float = 1e-6) -> Credit:
     """The best rollout's lead over the second best, 0 for all others (pass@k advantage, arXiv:2503.19595)."""
     weight, _ = _weights(batch, credit)
     return credit.with_value(group.top_margin(credit.value, weight, ddof=ddof, eps=eps, divide=divide))
@@ -90,7 +91,7 @@ def top_margin(credit: Credit, batch: Trajectory, *, divide: bool = False, ddof:
 
 @transform(takes=Level.SEGMENT, gives=Level.SEGMENT, needs=("segment",))
 def turn_normalize(
-    credit: Credit, batch: Trajectory, *, ddof: int = 1, eps: float = 1e-6, divide: bool = True
+    credit: Credit, batch: Trajectory, *, ddof: Ddof = 1, eps: float = 1e-6, divide: bool = True
 ) -> Credit:
     """Normalises each segment index over the rollouts of the group that reach it; one that alone reaches an index
     gets 0.
@@ -112,7 +113,7 @@ def state_normalize(
     *,
     key: str = "state_key",
     divide: bool = False,
-    ddof: int = 1,
+    ddof: Ddof = 1,
     eps: float = 1e-6,
 ) -> Credit:
     """Compares segments of the group that were acted in the same state (GiGPO, arXiv:2505.10978).
@@ -130,7 +131,7 @@ def state_normalize(
         w = jnp.where(mine, weight, 0.0)
         count = numerics.masked_count(w)
         centred = jnp.where(group.is_constant(x, w), 0.0, own - numerics.masked_mean(x, w))
-        scaled = numerics.safe_divide(centred, numerics.masked_std(x, w, ddof=ddof) + eps) if divide else centred
+        scaled = group.divide_by_std(centred, x, w, ddof=ddof, eps=eps) if divide else centred
         return jnp.where(count > 1.5, scaled, 0.0)
 
     return credit.with_value(jax.vmap(one)(same, x).reshape(shape))

@@ -4,9 +4,10 @@
 
 import jax
 from jax import numpy as jnp
+import numpy as np
 
 from creditjax import numerics
-from creditjax.algebra.core import transform
+from creditjax.algebra.core import Schedule, transform
 from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.credit import lift as lift_credit
 from creditjax.kernels import kl, prefix, returns, segments
@@ -187,10 +188,23 @@ def vtrace(
     return credit.with_value(result.advantage).with_extras(value_target=result.value_target)
 
 
-@transform(takes=Level.SEGMENT, gives=Level.SEGMENT)
+def _warm(temperature) -> None:
+    ends = (temperature.start, temperature.stop) if isinstance(temperature, Schedule) else (temperature,)
+    for end in ends:
+        if isinstance(end, np.float32) and end <= 0:
+            raise ValueError(
+                f"soft_min: temperature = {float(end):g}, wanted > 0; the limit of 0 is min_return(), which the recipe "
+                "'pure' calls mode='strict_min'"
+            )
+
+
+@transform(takes=Level.SEGMENT, gives=Level.SEGMENT, check=_warm)
 def soft_min(credit: Credit, batch: Trajectory, *, temperature: float = 0.1) -> Credit:
     """Weights each segment's score by a softmax of its negative, so that the sum approaches the minimum (PURE,
     arXiv:2504.15275).
+
+    Args:
+      temperature: above 0; the strict minimum is `min_return`.
     """
     weights = jax.vmap(returns.softmin_weights, in_axes=(0, 0, None))(credit.value, credit.valid, temperature)
     return credit.with_value(weights * credit.value)

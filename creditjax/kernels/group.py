@@ -66,17 +66,29 @@ def normalize(
 ) -> Array:
     """``(x - mean) / (std + eps)`` over the voters of a group, f32 ``[G]`` (Shao et al. 2024, arXiv:2402.03300).
 
-    A group whose raw values are all equal gets exactly 0. `ddof` is 1 in most trainers and 0 in some papers.
+    A group whose raw values are all equal gets exactly 0, and so does one of no more than `ddof` voters. `ddof` is 1 in
+    most trainers and 0 in some papers.
 
     >>> [round(x, 4) for x in normalize(jnp.array([1.0, 0.0, 1.0]), jnp.ones(3), eps=0.0).tolist()]
     [0.5774, -1.1547, 0.5774]
     """
     counts = weight if mean_weight is None else mean_weight
     centred = center(x, weight, mean_weight=mean_weight, single=single)
-    std = numerics.masked_std(x, counts, ddof=ddof)
+    scaled = divide_by_std(centred, x, counts, ddof=ddof, eps=eps)
     if single == "raw":
-        std = jnp.where(is_alone(weight), 1.0, std)
-    return numerics.safe_divide(centred, std + eps)
+        scaled = jnp.where(is_alone(weight), numerics.safe_divide(centred, 1.0 + jnp.asarray(eps)), scaled)
+    return scaled
+
+
+def divide_by_std(value: Array, x: Array, weight: Array, *, ddof: int, eps: float | Array) -> Array:
+    """``value / (std + eps)`` with the spread of `x` over the voters; 0 where ``n - ddof <= 0`` leaves no spread.
+
+    Without this rule the spread would be 0, and the result a difference divided by `eps` alone.
+    """
+    std = numerics.masked_std(x, weight, ddof=ddof)
+    # Shares of a vote add up to whole numbers only up to rounding.
+    defined = numerics.masked_count(weight) - ddof > 1e-3
+    return jnp.where(defined, numerics.safe_divide(value, std + eps), 0.0)
 
 
 def leave_one_out(x: Array, weight: Array, *, single: Single = "zero") -> Array:
@@ -122,5 +134,5 @@ def top_margin(x: Array, weight: Array, *, ddof: int = 1, eps: float | Array = 1
         (best_mass < 1.5) & jnp.isfinite(second), best - jnp.where(jnp.isfinite(second), second, 0.0), 0.0
     )
     if divide:
-        margin = numerics.safe_divide(margin, numerics.masked_std(x, weight, ddof=ddof) + eps)
+        margin = divide_by_std(margin, x, weight, ddof=ddof, eps=eps)
     return jnp.where(is_best, margin, 0.0)

@@ -13,7 +13,8 @@ import inspect
 import json
 from typing import Any, NamedTuple
 
-from creditjax.algebra import Transform, needs
+from creditjax.algebra import Schedule, Transform, needs
+from creditjax.hyperparameters import check_type, is_float
 from creditjax.naming import nearest
 from creditjax.objectives import Objective
 from creditjax.trajectory import FIELDS
@@ -181,16 +182,20 @@ def recipe(name: str, **overrides: Any) -> Recipe:
 
     Raises:
       KeyError: no such recipe, with the nearest names.
-      TypeError: no such hyperparameter, with the nearest names.
+      TypeError: no such hyperparameter, with the nearest names, or a value of another type.
 
     >>> recipe("grpo", eps=1e-4).estimator
     chain(outcome(), group_normalize(ddof=1, per='rollouts', single='zero', eps=0.0001))
     """
     entry = _entry(name)
     defaults = hyperparameters(name)
-    for given in overrides:
+    kinds = inspect.signature(entry.make).parameters
+    for given, value in overrides.items():
         if given not in defaults:
             raise TypeError(f"recipe {name!r} has no hyperparameter {given!r}; {nearest(given, defaults)}")
+        kind = kinds[given].annotation
+        if not (isinstance(value, Schedule) and is_float(kind)):
+            check_type(f"recipe {name!r}: {given}", value, kind)
     parts = entry.make(**overrides)
     own = _ALIASES.get(name, name)
     return Recipe(

@@ -10,6 +10,7 @@ import pytest
 import creditjax as cj
 from creditjax.algebra import (
     branch_td,
+    clip,
     discounted_return,
     gae,
     group_center,
@@ -26,6 +27,7 @@ from creditjax.algebra import (
     soft_min,
     state_normalize,
 )
+from creditjax.kernels import group as group_kernel
 
 
 def toy(outcomes=(1.0, 0.0, 1.0), t=4, **more):
@@ -55,6 +57,13 @@ def value(estimator, batch, **options):
         (lambda: group_normalize(dof=1), "group_normalize has no hyperparameter 'dof'; did you mean ddof"),
         (lambda: scale(), r"scale\(factor: float\): missing a required argument: 'factor'"),
         (lambda: group_normalize(eps="small"), "wanted a float"),
+        (lambda: group_normalize(eps=True), "group_normalize: eps = True, wanted a float"),
+        (lambda: discounted_return(causal="False"), "discounted_return: causal = 'False', wanted a bool"),
+        (lambda: discounted_return(bootstrap=0), "bootstrap = 0, wanted a bool"),
+        (lambda: signal_is("agent", 1.0), "signal_is: value = 1.0, wanted an int"),
+        (lambda: signal_is("agent", True), "signal_is: value = True, wanted an int"),
+        (lambda: state_normalize(3), "state_normalize: key = 3, wanted a str"),
+        (lambda: linear_schedule(0.0, "1", 5), "linear_schedule: stop = '1', wanted a number"),
     ],
 )
 def test_what_does_not_compose_is_refused_when_it_is_built(make, said):
@@ -68,6 +77,18 @@ def test_what_does_not_compose_is_refused_when_it_is_built(make, said):
         (lambda: group_normalize(single="row"), "group_normalize: single = 'row'; did you mean raw"),
         (lambda: group_normalize(per="x"), "per = 'x'; it is one of rollouts, segments, tokens"),
         (lambda: gae(truncation="dorp"), "did you mean drop"),
+        (lambda: group_normalize(ddof=2), "group_normalize: ddof = 2; it is one of 0, 1"),
+        (lambda: group_normalize(ddof=True), "group_normalize: ddof = True"),
+        (lambda: cj.recipe("grpo", ddof=3), "ddof = 3; it is one of 0, 1"),
+        (lambda: scale(float("nan")), "scale: factor = nan, wanted a finite number"),
+        (lambda: scale(np.float64("inf")), "scale: factor = inf, wanted a finite number"),
+        (lambda: scale(1e300), r"scale: factor = 1e\+300, wanted a finite number"),
+        (lambda: clip(float("nan"), 1.0), "clip: low = nan, wanted a number or inf"),
+        (lambda: cj.blend((outcome(), float("nan"))), r"blend\(weight 0\) = nan"),
+        (lambda: linear_schedule(0.0, float("inf"), 5), "linear_schedule: stop = inf"),
+        (lambda: cj.recipe("grpo", eps_clip=float("nan")), "eps_low = nan"),
+        (lambda: soft_min(0.0), "soft_min: temperature = 0, wanted > 0.*min_return.*strict_min"),
+        (lambda: soft_min(linear_schedule(0.1, -0.1, 5)), "temperature = -0.1, wanted > 0"),
     ],
 )
 def test_what_is_none_of_the_choices_is_refused_when_it_is_built(make, said):
@@ -174,6 +195,30 @@ def test_vmap_over_a_hyperparameter():
     np.testing.assert_allclose(got[:, 0, 0, 0], [1.0, 1.75, 3.0])
 
 
+@pytest.mark.parametrize("estimator", [outcome(), cj.chain(outcome(), scale(2.0))])
+def test_a_vector_is_no_hyperparameter_unless_it_is_mapped_over(estimator):
+    batch = toy()
+    with pytest.raises(ValueError, match=r"scale: factor has shape \[4\], wanted a scalar \(vmap over it\)"):
+        cj.estimate(cj.chain(estimator, scale(jnp.arange(4.0))), batch)
+    with pytest.raises(ValueError, match=r"blend: weight_0 has shape \[3\], wanted a scalar"):
+        cj.estimate(cj.blend((estimator, np.ones(3))), batch)
+
+
+def test_a_limit_may_be_infinite():
+    low = cj.chain(outcome(), scale(2.0), clip(-float("inf"), 1.0))
+    np.testing.assert_allclose(value(low, toy((-3.0, 0.0, 1.0)))[0, :, 0], [-6.0, 0.0, 1.0])
+    assert cj.recipe("dapo", dual_clip=float("inf")).hyperparameters["dual_clip"] == np.inf
+
+
+def test_fewer_voters_than_a_spread_takes_get_no_credit():
+    x, ones = jnp.array([1.0, 0.0]), jnp.ones(2)
+    for ddof in (2, 3):
+        assert group_kernel.normalize(x, ones, ddof=ddof).tolist() == [0.0, 0.0]
+        assert group_kernel.top_margin(x, ones, ddof=ddof, divide=True).tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(group_kernel.normalize(x, ones, ddof=1, eps=0.0), [0.5**0.5, -(0.5**0.5)], rtol=1e-6)
+    np.testing.assert_allclose(group_kernel.normalize(x, ones, ddof=0, eps=0.0), [1.0, -1.0], rtol=1e-6)
+
+
 def test_a_schedule_is_a_value():
     batch = toy()
     piece = cj.chain(outcome(), scale(linear_schedule(0.0, 2.0, length=10, begin=5)))
@@ -242,6 +287,29 @@ def test_the_registry_says_what_is_near():
         cj.recipe("grpo", epsclip=0.1)
     with pytest.raises(ValueError, match="registered already"):
         cj.register("grpo")
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "said"),
+    [
+        ("grpo", dict(eps_clip="x"), "recipe 'grpo': eps_clip = 'x', wanted a float"),
+        ("grpo", dict(eps_clip=True), "recipe 'grpo': eps_clip = True, wanted a float"),
+        ("grpo", dict(single=1), "recipe 'grpo': single = 1, wanted a str"),
+        ("reinforce", dict(causal="False"), "recipe 'reinforce': causal = 'False', wanted a bool"),
+        ("dr_grpo", dict(max_length=8.0), "recipe 'dr_grpo': max_length = 8.0, wanted an int"),
+        ("dr_grpo", dict(max_length=None), "recipe 'dr_grpo': max_length = None, wanted an int"),
+        ("ppo", dict(dual_clip="3"), "recipe 'ppo': dual_clip = '3', wanted a float or None"),
+        ("gdpo", dict(weights=1.0), "recipe 'gdpo': weights = 1.0, wanted a tuple"),
+    ],
+)
+def test_a_constant_of_another_type_is_refused_by_the_recipe(name, overrides, said):
+    with pytest.raises(TypeError, match=said):
+        cj.recipe(name, **overrides)
+
+
+def test_a_recipe_takes_ints_schedules_and_none_where_it_says_so():
+    assert cj.recipe("grpo", eps_clip=1, eps=linear_schedule(1e-3, 1e-6, 5)).hyperparameters["eps_clip"] == 1
+    assert cj.recipe("ppo", dual_clip=None).hyperparameters["dual_clip"] is None
 
 
 def test_every_recipe_has_a_card_and_a_docstring():

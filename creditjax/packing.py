@@ -78,7 +78,8 @@ def pack(
       `Packing(batch, index)`.
 
     Raises:
-      ValueError: ids that are not one integer a row, or more groups or rows in a group than asked for, naming them.
+      ValueError: ids that are not one integer a row, more groups or rows in a group than asked for, or rows of a group
+        (of the batch) that disagree in a signal with one value for it, naming them.
     """
     if not isinstance(rows, Trajectory):
         rows = stack(rows)
@@ -91,13 +92,23 @@ def pack(
     if n == 0:
         raise ValueError("rows: none, wanted at least one")
     # Ids of any width become small ranks, so that none is cut to 32 bits.
-    values, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    values, first, inverse, counts = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
     if num_groups is not None and len(values) > num_groups:
         raise ValueError(f"group_ids: {len(values)} groups, num_groups is {num_groups}")
     if group_size is not None and counts.max() > group_size:
         raise ValueError(
             f"group_ids: group {values[counts.argmax()]} has {counts.max()} rows, group_size is {group_size}"
         )
+    for name, x in rows.signals.items():
+        axes = signal_spec(name).axes
+        if "G" not in axes and x.ndim == len(_own(axes)) + 1 and _is_concrete(x):
+            x = np.asarray(x)
+            source = first[inverse] if "P" in axes else np.zeros(n, int)
+            differs = (x != x[source]) & ~((x != x) & (x[source] != x[source]))  # NaN agrees with NaN
+            for row in np.flatnonzero(differs.reshape(n, -1).any(axis=1))[:1]:
+                where = f"group {ids[row]}" if "P" in axes else "the batch"
+                found = f"{x[source[row]]} in row {source[row]} and {x[row]} in row {row}"
+                raise ValueError(f"{name}: {found}, wanted one value for {where}")
     index, _ = pack_index(jnp.asarray(inverse, jnp.int32), num_groups or len(values), group_size or int(counts.max()))
     return Packing(take(rows, index), index)
 
@@ -110,11 +121,11 @@ def take(rows: Trajectory, index: Array) -> Trajectory:
     safe = jnp.maximum(index, 0)
 
     def pick(name: str, x: Array) -> Array:
-        axes = _FIELD_AXES[name][0] if name in FIELDS else signal_spec(name).axes
-        if name not in FIELDS and "P" not in axes:
-            return x
-        if name not in FIELDS and "G" not in axes:
-            return jnp.asarray(x)[safe[:, 0]]
+        if name not in FIELDS and "G" not in (axes := signal_spec(name).axes):
+            each = x.ndim > len(_own(axes))  # one a row, not one for all of them
+            if "P" not in axes:
+                return x[0] if each else x
+            return jnp.asarray(x)[safe[:, 0]] if each else jnp.broadcast_to(x, (there.shape[0], *x.shape))
         picked = jnp.asarray(x)[safe]
         shape = there.reshape(there.shape + (1,) * (picked.ndim - 2))
         blank = jnp.asarray(-1 if name in _BLANK_IS_MINUS_ONE else 0, picked.dtype)
@@ -136,10 +147,33 @@ _BLANK_IS_MINUS_ONE = {"segment", "agent", "read_call", "call_turn"}
 def unpack(tree: Any, index: Array) -> Any:
     """The flat rows ``[N, ...]`` of any pytree of arrays ``[P, G, ...]`` that was packed with `index`, in their first
     order.
+
+    In a `Trajectory`, a signal with one value a prompt is repeated for its rows, one that all prompts share stays.
+
+    Raises:
+      ValueError: an array without the leading axes of `index`, naming it.
     """
     flat = np.asarray(index).reshape(-1)
     order = np.argsort(flat, kind="stable")[np.sum(flat < 0) :]
-    return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:]))[order], tree)
+
+    def rows(name: str, x: Array) -> Array:
+        if x.shape[:2] != index.shape:
+            raise ValueError(f"{name}: shape {list(x.shape)}, wanted {list(index.shape)} in front, as in index")
+        return x.reshape((-1, *x.shape[2:]))[order]
+
+    def one(path: tuple, x: Any) -> Any:
+        if not isinstance(x, Trajectory):
+            return rows(f"tree{jax.tree_util.keystr(path)}", x)
+        fields = {name: rows(name, field) for name in FIELDS if (field := getattr(x, name)) is not None}
+        signals = {}
+        for name, value in x.signals.items():
+            axes = signal_spec(name).axes
+            if "P" in axes and "G" not in axes:
+                value = jnp.broadcast_to(jnp.asarray(value)[:, None], (*x.batch_shape, *value.shape[1:]))
+            signals[name] = rows(name, value) if "P" in axes else value
+        return Trajectory(**fields, signals=signals, num_segments=x.num_segments)
+
+    return jax.tree_util.tree_map_with_path(one, tree, is_leaf=lambda x: isinstance(x, Trajectory))
 
 
 def pad_positions(batch: Trajectory, length: int) -> Trajectory:
@@ -175,8 +209,11 @@ def pad_rollouts(batch: Trajectory, prompts: int, rollouts: int) -> Trajectory:
 def concatenate(batches: Sequence[Trajectory], axis: str = "P") -> Trajectory:
     """Batches one after the other along P (or "G", or "T"); the shorter are padded to the longest T first.
 
+    Along G the ids in `trajectory` are numbered anew within each group: equal ids of two batches are two rollouts.
+
     Raises:
-      ValueError: none given, or they carry different fields, signals or K.
+      ValueError: none given; they carry different fields, signals or K; they differ in what has no such axis (the
+        `outcome` along T, say; tracers are not looked into); or segments along T, whose ids would mean two things.
     """
     if not batches:
         raise ValueError("batches: none, wanted at least one")
@@ -187,6 +224,10 @@ def concatenate(batches: Sequence[Trajectory], axis: str = "P") -> Trajectory:
     for i, batch in enumerate(batches):
         if jax.tree.structure(batch) != jax.tree.structure(first):  # type: ignore[operator]  # its stub lacks __eq__
             raise ValueError(f"batches: number {i} carries other fields, signals or num_segments than number 0")
+    if axis == "T" and first.segment is not None and len(batches) > 1:
+        raise ValueError("segment: each batch counts its own from 0, wanted batches without segments along T")
+    if axis == "G" and first.trajectory is not None:
+        batches = _distinct(batches)
     return _map_axis(batches, axis, lambda parts, at, blank: jnp.concatenate(parts, axis=at))
 
 
@@ -203,6 +244,31 @@ def stack(rows: Sequence[Trajectory]) -> Trajectory:
     if len({jax.tree.structure(row) for row in padded}) > 1:
         raise ValueError("rows: they carry different fields, signals or num_segments")
     return jax.tree.map(lambda *x: jnp.stack(x), *padded)
+
+
+def _distinct(batches: Sequence[Trajectory]) -> list[Trajectory]:
+    """The batches with ids in `trajectory` that no two of them share."""
+    done, taken = [], 0
+    for batch in batches:
+        ids = jnp.asarray(batch.trajectory)
+        # The first row with the same id: a small number, where an offset to ids of any size could overflow.
+        place = jnp.argmax(ids[..., :, None] == ids[..., None, :], axis=-1)
+        done.append(batch.replace(trajectory=place + taken))
+        taken += ids.shape[-1]
+    return done
+
+
+def _own(axes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(axis for axis in axes if axis not in ("P", "G"))
+
+
+def _is_concrete(x: Any) -> bool:
+    return not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True)
+
+
+def _equal(x: Any, y: Any) -> bool:
+    x, y = np.asarray(x), np.asarray(y)
+    return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
 
 
 def _named_leaves(batch: Trajectory) -> list[tuple[str, Array]]:
@@ -228,6 +294,10 @@ def _map_axis(batches: Sequence[Trajectory], axis: str, fn: Callable) -> Traject
         if axis in axes:
             blank = -1 if name in _BLANK_IS_MINUS_ONE or (name == "trajectory" and axis != "T") else 0
             x = fn([part for _, part in parts], axes.index(axis), blank)
+        else:
+            for i, (_, part) in enumerate(parts):
+                if part is not x and _is_concrete(x) and _is_concrete(part) and not _equal(x, part):
+                    raise ValueError(f"{name}: batches 0 and {i} differ, wanted the same, as it has no axis {axis}")
         done[name] = x
     signals = {name: x for name, x in done.items() if name not in FIELDS}
     fields = {name: x for name, x in done.items() if name in FIELDS}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from creditjax import packing
-from creditjax.trajectory import Trajectory, vote_mask
+from creditjax.trajectory import Trajectory, vote_mask, vote_weight
 
 
 def rows(n, t=3, **more):
@@ -62,7 +62,7 @@ def test_ids_that_are_not_one_integer_a_row_are_refused(bad):
 
 
 def test_signals_per_prompt_and_shared_ones_follow_their_axes():
-    flat = rows(3, signals={"greedy_outcome": np.array([0.1, 0.2, 0.3]), "running_baseline": np.float32(0.5)})
+    flat = rows(3, signals={"greedy_outcome": np.array([0.1, 0.2, 0.1]), "running_baseline": np.float32(0.5)})
     batch, _ = packing.pack(flat, [5, 6, 5])
     np.testing.assert_allclose(batch.signals["greedy_outcome"], [0.1, 0.2])
     assert batch.signals["running_baseline"].shape == ()
@@ -90,3 +90,76 @@ def test_pad_concatenate_slice():
         packing.pad_positions(batch, 1)
     with pytest.raises(ValueError, match="carries other fields"):
         packing.concatenate([batch, batch.replace(reward=jnp.zeros(batch.tokens.shape))])
+
+
+def test_along_g_rollouts_of_two_batches_stay_two():
+    one, _ = packing.pack(rows(4, trajectory=np.array([7, 7, 2**31 - 1, -(2**31)])), [0, 0, 1, 1])
+    both = packing.concatenate([one, one], "G")
+    np.testing.assert_allclose(vote_weight(both), [[0.5] * 4, [1.0] * 4])
+    assert packing.concatenate([one, one]).trajectory.tolist() == [*one.trajectory.tolist()] * 2
+
+
+def test_what_has_no_such_axis_has_to_agree():
+    batch, _ = packing.pack(
+        rows(4, signals={"greedy_outcome": np.array([0.1, 0.1, np.nan, np.nan]), "running_baseline": np.float32(0.5)}),
+        [0, 0, 1, 1],
+    )
+    other = batch.with_signals(greedy_outcome=np.array([0.1, 0.3]))
+    assert packing.concatenate([batch, batch], "G").signals["greedy_outcome"].shape == (2,)
+    with pytest.raises(ValueError, match="greedy_outcome: batches 0 and 1 differ, wanted the same, .*no axis G"):
+        packing.concatenate([batch, other], "G")
+    assert packing.concatenate([batch, other], "P").signals["greedy_outcome"].shape == (4,)
+    with pytest.raises(ValueError, match="running_baseline: batches 0 and 2 differ"):
+        packing.concatenate([batch, other, batch.with_signals(running_baseline=np.float32(0.6))])
+    # Under jit there are no values to compare.
+    assert jax.jit(lambda a, b: packing.concatenate([a, b], "G"))(batch, other).batch_shape == (2, 4)
+
+
+def test_along_t_a_rollout_has_one_outcome_and_no_segments():
+    batch, _ = packing.pack(rows(4).replace(segment=None, num_segments=0), [0, 0, 1, 1])
+    assert packing.concatenate([batch, batch], "T").length == 6
+    with pytest.raises(ValueError, match="outcome: batches 0 and 1 differ"):
+        packing.concatenate([batch, batch.replace(outcome=batch.outcome + 1)], "T")
+    with pytest.raises(ValueError, match="votes: batches 0 and 1 differ"):
+        packing.concatenate([batch, batch.replace(votes=~batch.votes)], "T")
+    cut, _ = packing.pack(rows(2), [0, 0])
+    with pytest.raises(ValueError, match="segment: each batch counts its own"):
+        packing.concatenate([cut, cut], "T")
+
+
+def test_rows_of_a_group_agree_on_what_belongs_to_the_prompt():
+    flat = rows(3, signals={"greedy_outcome": np.array([0.1, 0.2, 0.3])})
+    with pytest.raises(
+        ValueError, match="greedy_outcome: 0.1.* in row 0 and 0.3.* in row 2, wanted one value for group 5"
+    ):
+        packing.pack(flat, [5, 6, 5])
+    loose = [
+        jax.tree.map(lambda x: x[0], rows(1)).with_signals(running_baseline=np.float32(b)) for b in (0.5, 0.5, 0.7)
+    ]
+    assert packing.pack(loose[:2], [0, 1]).batch.signals["running_baseline"].shape == ()
+    with pytest.raises(
+        ValueError, match="running_baseline: 0.5 in row 0 and 0.* in row 2, wanted one value for the batch"
+    ):
+        packing.pack(loose, [0, 1, 2])
+
+
+def test_a_trajectory_comes_back_with_all_its_signals():
+    signals = {
+        "greedy_outcome": np.array([0.1, 0.2, 0.1]),
+        "running_baseline": np.float32(0.5),
+        "value": np.arange(9.0).reshape(3, 3),
+    }
+    flat = rows(3, signals=signals)
+    batch, index = packing.pack(flat, [5, 6, 5])
+    back = packing.unpack({"batch": batch, "outcome": batch.outcome}, index)
+    np.testing.assert_array_equal(back["outcome"], flat.outcome)
+    for name in ("tokens", "outcome", "segment", *signals):
+        np.testing.assert_array_equal(back["batch"].get(name), flat.get(name))
+
+
+def test_unpack_names_what_was_not_packed_with_this_index():
+    batch, index = packing.pack(rows(4), [0, 0, 1, 1])
+    with pytest.raises(ValueError, match=r"tree\['x'\]: shape \[4, 3\], wanted \[2, 2\] in front"):
+        packing.unpack({"x": np.zeros((4, 3))}, index)
+    with pytest.raises(ValueError, match=r"tokens: shape \[2, 2, 3\], wanted \[4, 1\]"):
+        packing.unpack(batch, index.reshape(4, 1))

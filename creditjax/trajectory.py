@@ -222,7 +222,7 @@ class Trajectory:
     Raises:
       ValueError: a field or signal whose shape does not fit, naming it, the shape found and the shape wanted; a NumPy
         integer that int32 cannot hold.
-      TypeError: a dtype that cannot be what the field means.
+      TypeError: a dtype that cannot be what the field means, signals that are no mapping, a K that is no Python int.
       KeyError: a signal that is not in the table.
     """
 
@@ -243,6 +243,14 @@ class Trajectory:
         if self.tokens is None or self.action_mask is None or self.outcome is None:
             absent = [name for name in ("tokens", "action_mask", "outcome") if getattr(self, name) is None]
             raise ValueError(f"Trajectory needs {', '.join(absent)}")
+        if not isinstance(self.signals, Mapping):
+            raise TypeError(f"signals: {type(self.signals).__name__}, wanted a mapping from names to arrays")
+        if absent := [name for name, value in self.signals.items() if value is None]:
+            raise TypeError(f"{absent[0]}: None, wanted {signal_spec(absent[0]).dtype}; leave an absent signal out")
+        if type(self.num_segments) is not int:
+            raise TypeError(f"num_segments: {self.num_segments!r}, wanted a Python int (it is part of the program)")
+        if self.num_segments < 0:
+            raise ValueError(f"num_segments: {self.num_segments}, wanted at least 0")
         for name, (_, dtype) in _FIELD_AXES.items():
             object.__setattr__(self, name, _cast(name, getattr(self, name), dtype))
         signals = {name: _cast(name, value, signal_spec(name).dtype) for name, value in sorted(self.signals.items())}

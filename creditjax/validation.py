@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from creditjax.trajectory import Trajectory, signal_spec, vote_mask
+from creditjax.trajectory import Trajectory, signal_spec, takes_part, vote_mask
 
 # Faults of one kind and field beyond this many are counted, not listed.
 _SHOWN = 8
@@ -37,7 +37,8 @@ def validate(batch: Trajectory) -> list[Fault]:
 
     Looked for: NaN or inf in a field or signal where the policy acted (NaN is accepted for signals that may be missing,
     and as an outcome: unscored); infinite outcomes; log-probabilities above 0; segment ids outside -1..K-1; agents
-    below -1; a position that is both terminated and truncated; groups without a single voting rollout.
+    below -1; segment ids that decrease along the acted positions; rows of one rollout with different outcomes; a
+    position that is both terminated and truncated; groups without a single voting rollout; an empty axis.
 
     Raises:
       TypeError: `batch` is no `Trajectory`.
@@ -45,6 +46,8 @@ def validate(batch: Trajectory) -> list[Fault]:
     if not isinstance(batch, Trajectory):
         raise TypeError(f"batch: {type(batch).__name__}, wanted a Trajectory")
     batch = jax.tree.map(np.asarray, batch)
+    if 0 in batch.tokens.shape:
+        return [Fault("tokens", (), f"shape {list(batch.tokens.shape)}", "at least one prompt, rollout and position")]
     mask = batch.action_mask
     faults: list[Fault] = []
 
@@ -67,6 +70,15 @@ def validate(batch: Trajectory) -> list[Fault]:
     if batch.segment is not None:
         x, k = batch.segment, batch.num_segments
         report("segment", (x < -1) | (x >= k), x, f"-1 or a segment in 0..{k - 1}")
+        before = np.maximum.accumulate(np.where(mask & (x < k), x, -1), axis=-1)
+        report("segment", mask & (x >= 0) & (x < before), x, "no segment before one already acted in")
+    if batch.trajectory is not None and batch.trajectory.ndim:
+        part = np.asarray(takes_part(batch))
+        ids, score = batch.trajectory, batch.outcome
+        same = (ids[..., :, None] == ids[..., None, :]) & part[..., None, :]
+        first = np.take_along_axis(score, np.argmax(same, axis=-1), axis=-1)
+        differs = part & ~((score == first) | (np.isnan(score) & np.isnan(first)))
+        report("outcome", differs, score, "one outcome for all rows of a rollout (equal `trajectory`)")
     if batch.terminated is not None and batch.truncated is not None:
         both = batch.terminated & batch.truncated
         report("terminated", both, both, "not both terminated and truncated")

@@ -58,6 +58,12 @@ def test_what_does_not_fit_is_named_with_found_and_wanted(fields, said):
     [
         (dict(tokens=np.zeros((2, 3, 4))), "tokens: dtype float64, wanted int32"),
         (dict(action_mask=np.ones((2, 3, 4), int)), "action_mask: dtype int64, wanted bool"),
+        (dict(signals=None), "signals: NoneType, wanted a mapping"),
+        (dict(signals=[1]), "signals: list, wanted a mapping"),
+        (dict(signals={"value": None}), "value: None, wanted float32; leave an absent signal out"),
+        (dict(num_segments=2.0), "num_segments: 2.0, wanted a Python int"),
+        (dict(num_segments=True), "num_segments: True, wanted a Python int"),
+        (dict(num_segments=jnp.int32(2)), "num_segments: .*, wanted a Python int"),
         (dict(outcome=np.zeros((2, 3), complex)), "outcome: dtype complex128, wanted float32"),
     ],
 )

@@ -55,6 +55,32 @@ def test_a_fault_is_found_where_it_is(changes, field, index):
         check(batch(**changes))
 
 
+@pytest.mark.parametrize("empty", [(0, 2, 3), (2, 0, 3), (2, 2, 0)])
+def test_an_empty_axis_is_a_fault(empty):
+    nothing = Trajectory(np.zeros(empty, int), np.zeros(empty, bool), np.zeros(empty[:2]))
+    assert [str(fault) for fault in validate(nothing)] == [
+        f"tokens: shape {list(empty)}, wanted at least one prompt, rollout and position"
+    ]
+
+
+def test_rows_of_one_rollout_have_one_outcome():
+    outcome = np.array([[1.0, 0.5, 1.0], [np.nan, np.nan, 2.0]])
+    tree = dict(tokens=np.zeros((2, 3, 2), int), action_mask=np.ones((2, 3, 2), bool), outcome=outcome)
+    found = validate(Trajectory(**tree, trajectory=np.array([[4, 4, 4], [4, 4, 5]])))
+    assert [(fault.field, fault.index, fault.found) for fault in found] == [("outcome", (0, 1), "0.5")]
+    # A row that takes no part says nothing about the rollout.
+    votes = np.array([[True, False, True], [True, True, True]])
+    assert validate(Trajectory(**tree, trajectory=np.array([[4, 4, 4], [4, 4, 5]]), votes=votes)) == []
+
+
+def test_segments_do_not_go_back_where_the_policy_acted():
+    segment = np.array([[[0, 1, 0], [1, 0, 1]], [[1, -1, 1], [0, 0, 1]]])
+    mask = np.ones((2, 2, 3), bool)
+    mask[0, 1, 1] = False
+    found = validate(batch(segment=segment, action_mask=mask))
+    assert [(fault.field, fault.index) for fault in found] == [("segment", (0, 0, 2))]
+
+
 def test_what_lies_under_the_mask_and_what_was_never_evaluated_is_no_fault():
     mask = np.ones((2, 2, 3), bool)
     mask[0, 0, 0] = False

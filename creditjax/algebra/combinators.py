@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from creditjax.algebra.core import Context, Transform, as_leaf, run
+from creditjax.algebra.core import Context, Transform, as_leaf, check_piece, run
 from creditjax.algebra.credit import LIFT_NEEDS, Credit, Level, lift
 from creditjax.trajectory import Trajectory
 
@@ -23,8 +23,7 @@ def chain(*pieces: Transform) -> Transform:
     if not pieces:
         raise TypeError("chain: no pieces, wanted at least one")
     for i, piece in enumerate(pieces):
-        if not isinstance(piece, Transform):
-            raise TypeError(f"chain: piece {i} is {piece!r}, wanted a piece such as outcome() or group_normalize()")
+        check_piece(f"chain: piece {i} is", piece)
         if i and piece.is_source:
             raise TypeError(f"chain: {piece.name} is a source and has to come first, found it at place {i}")
     level = pieces[0].gives
@@ -56,6 +55,8 @@ def blend(*weighted: tuple[Transform, Any]) -> Transform:
     if not weighted or not all(isinstance(x, tuple) and len(x) == 2 for x in weighted):
         raise TypeError(f"blend: {weighted!r}, wanted pairs (estimator, weight)")
     parts = [part for part, _ in weighted]
+    for i, part in enumerate(parts):
+        check_piece(f"blend: part {i} is", part)
     weights = {f"weight_{i}": as_leaf(f"blend(weight {i})", weight) for i, (_, weight) in enumerate(weighted)}
     takes, gives = _common("blend", parts)
     return _combinator(_blend, "blend", parts, takes=takes, gives=gives, hyperparameters=weights)
@@ -84,6 +85,8 @@ def route(*channels: tuple[Transform, Transform]) -> Transform:
     if not channels or not all(isinstance(x, tuple) and len(x) == 2 for x in channels):
         raise TypeError(f"route: {channels!r}, wanted pairs (condition, estimator)")
     parts = [part for pair in channels for part in pair]
+    for part in parts:
+        check_piece("route: a channel has", part)
     if not all(part.is_source for part in parts):
         raise TypeError("route: conditions and estimators have to start with a source")
     return _combinator(_route, "route", parts, takes=None, gives=Level.TOKEN)
@@ -107,6 +110,8 @@ def where(condition: Transform, then: Transform, otherwise: Transform) -> Transf
     Raises:
       TypeError: the condition is no source, or the two do not fit together.
     """
+    for part in (condition, then, otherwise):
+        check_piece("where: given", part)
     if not condition.is_source:
         raise TypeError(f"where: condition {condition.name} is no source")
     takes, gives = _common("where", [then, otherwise])
@@ -143,6 +148,7 @@ def _gate(credit: Credit, condition: Credit) -> Credit:
 
 
 def _factor(source: Transform, name: str, fn) -> Transform:
+    check_piece(f"{name}: given", source)
     if not source.is_source:
         raise TypeError(f"{name}: {source.name} is no source")
     # At the source's own level credit keeps its level; any other pair meets at tokens.

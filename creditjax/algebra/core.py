@@ -103,8 +103,7 @@ class Transform:
         return self.gives if self.gives is not None else level  # type: ignore[return-value]
 
     def __repr__(self) -> str:
-        said = [f"{k}={_show(v)}" for k, v in (*self.static, *self.hyperparameters.items())]
-        return f"{self.name}({', '.join([*map(repr, self.children), *said])})"
+        return f"{self.name}({', '.join([*map(repr, self.children), *_said(self)])})"
 
 
 jax.tree_util.register_dataclass(
@@ -112,6 +111,14 @@ jax.tree_util.register_dataclass(
     data_fields=["hyperparameters", "children"],
     meta_fields=["fn", "name", "takes", "gives", "needs", "uses", "scope", "static"],
 )
+
+
+def _said(piece: Transform) -> list[str]:
+    """The hyperparameters of a piece as one would write them: a signal's name first and bare."""
+    given = {**dict(piece.static), **piece.hyperparameters}
+    given.pop("join", None)  # how a combinator does its work, nobody's choice
+    name = [repr(given.pop("name"))] if "name" in given else []
+    return name + [f"{k}={_show(v)}" for k, v in given.items()]
 
 
 def _show(value: Any) -> str:
@@ -122,6 +129,35 @@ def _show(value: Any) -> str:
     if isinstance(value, Schedule):
         return f"{_show(value.start)}→{_show(value.stop)}"
     return repr(value) if isinstance(value, str | int | bool | tuple | type(None)) else "…"
+
+
+def check_piece(label: str, value: Any, wanted: str = "a piece such as outcome() or group_normalize()") -> None:
+    """Raises a `TypeError` for what is no :class:`Transform`."""
+    if not isinstance(value, Transform):
+        hint = "; did you mean .estimator?" if hasattr(value, "estimator") else ""
+        found = type(value).__name__ if hint else repr(value)
+        raise TypeError(f"{label} {found}, wanted {wanted}{hint}")
+
+
+def check_signal(
+    owner: str, name: str, *axes: tuple[str, ...], dtype: str | None = None, fields: tuple[str, ...] = ()
+) -> None:
+    """Raises for a signal that a piece cannot read: undeclared, or of other axes or dtype than it takes.
+
+    Args:
+      owner: the piece.
+      name: the signal.
+      *axes: the axes it may have.
+      dtype: the dtype it has to have, None for any.
+      fields: fields of the `Trajectory` that will do as well.
+    """
+    if name in fields:
+        return
+    spec = signal_spec(name)
+    if spec.axes not in axes or dtype not in (None, spec.dtype):
+        wanted = " or ".join(f"[{', '.join(x)}]" for x in axes)
+        found = f"{spec.dtype} [{', '.join(spec.axes)}]"
+        raise ValueError(f"{owner}: signal {name!r} is {found}, wanted {f'{dtype} ' if dtype else ''}{wanted}")
 
 
 def as_leaf(label: str, value: Any, *, limit: bool = False) -> Any:

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 from jax import numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, PartitionSpec
 
-from creditjax.algebra.core import Context, Transform, _show, run
+from creditjax.algebra.core import Context, Transform, _said, _show, check_piece, run
 from creditjax.algebra.credit import LIFT_NEEDS, Credit, lift
 from creditjax.trajectory import FIELDS, Trajectory, signal_spec
 
@@ -19,6 +19,7 @@ _STRUCTURE = ("tokens", "action_mask", "outcome", "votes", "trajectory")
 
 def needs(estimator: Transform) -> tuple[str, ...]:
     """Fields and signals that the batch has to have, the lift to tokens included."""
+    check_piece("estimator:", estimator)
     lifts = LIFT_NEEDS[estimator.gives] if estimator.gives else ()
     return tuple(dict.fromkeys([*estimator.needs, *lifts]))
 
@@ -28,14 +29,19 @@ def prune(estimator: Transform, batch: Trajectory) -> Trajectory:
 
     Raises:
       TypeError: `estimator` does not start with a source.
-      ValueError: the batch has not two leading axes, or lacks something, naming it, its axes and what produces it.
+      ValueError: the batch has not two leading axes, is empty, or lacks something, naming it, its axes and what
+        produces it.
     """
-    if not isinstance(estimator, Transform) or not estimator.is_source:
-        raise TypeError(f"estimator: {estimator!r}, wanted a source or a chain that starts with one, such as outcome()")
+    wanted = "a source or a chain that starts with one, such as outcome()"
+    check_piece("estimator:", estimator, wanted)
+    if not estimator.is_source:
+        raise TypeError(f"estimator: {estimator!r}, wanted {wanted}")
     if not isinstance(batch, Trajectory):
         raise TypeError(f"batch: {type(batch).__name__}, wanted a Trajectory")
     if len(batch.batch_shape) != 2:
         raise ValueError(f"tokens: shape {list(batch.tokens.shape)}, wanted [P, G, T]")
+    if 0 in batch.tokens.shape:
+        raise ValueError(f"tokens: shape {list(batch.tokens.shape)}, wanted at least one prompt, rollout and position")
     required = needs(estimator)
     for name in required:
         if batch.get(name) is None:
@@ -79,12 +85,19 @@ def estimate(
       A `Credit` at token level: `value` and `valid` are ``[P, G, T]``, 0 and False outside `action_mask`.
 
     Raises:
-      TypeError, ValueError: see :func:`prune`.
+      TypeError, ValueError: see :func:`prune`; a `step` that is no integer, `mesh_axes` that the mesh does not
+        have; a mesh with Explicit axes.
     """
     pruned = prune(estimator, batch)
-    step = jnp.asarray(step, jnp.int32)
+    step = _as_step(step)
     if mesh is None:
         return _estimate(estimator, pruned, step, mesh_axes, stop_gradient)
+    known = mesh.axis_names
+    if not mesh_axes or not set(mesh_axes) <= set(known):
+        raise ValueError(f"mesh_axes: {mesh_axes!r}, wanted the axes to split prompts over, some of {known}")
+    if explicit := [axis for axis, kind in zip(known, mesh.axis_types, strict=True) if kind is AxisType.Explicit]:
+        # There the arrays' own shardings would have to be exactly the split.
+        raise ValueError(f"mesh: axes {', '.join(explicit)} are Explicit, wanted jax.sharding.AxisType.Auto")
     split = PartitionSpec(mesh_axes)
     specs = jax.tree.map(lambda x: split, pruned)
     shared = {name: PartitionSpec() for name in pruned.signals if "P" not in signal_spec(name).axes}
@@ -95,6 +108,13 @@ def estimate(
     return jax.shard_map(
         body, mesh=mesh, in_specs=(PartitionSpec(), specs, PartitionSpec()), out_specs=split, check_vma=False
     )(estimator, pruned, step)
+
+
+def _as_step(step: Any) -> Array:
+    kind = getattr(step, "dtype", type(step))
+    if jnp.shape(step) != () or kind is bool or not jnp.issubdtype(kind, jnp.integer):
+        raise TypeError(f"step: {step!r}, wanted an integer")
+    return jnp.asarray(step, jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames=("mesh_axes", "stop_gradient"))
@@ -110,7 +130,7 @@ def credit_trace(estimator: Transform, batch: Trajectory, *, step: int | Array =
     credit).
     """
     pruned = prune(estimator, batch)
-    context = Context(jnp.asarray(step, jnp.int32))
+    context = Context(_as_step(step))
     credit: Any = None
     trace = []
     for piece in estimator.children if estimator.name == "chain" else (estimator,):
@@ -121,6 +141,7 @@ def credit_trace(estimator: Transform, batch: Trajectory, *, step: int | Array =
 
 def explain(estimator: Transform) -> str:
     """The estimator as an indented tree: pieces with hyperparameters, the level after each, and what each needs."""
+    check_piece("estimator:", estimator)
     lines = [*_explain(estimator, None, 0)[0]]
     lines.append(f"→ tokens; needs: {', '.join(needs(estimator)) or 'outcome alone'}")
     return "\n".join(lines)
@@ -134,9 +155,8 @@ def _explain(piece: Transform, level: Any, depth: int) -> tuple[list[str], Any]:
             more, level = _explain(child, level, depth)
             lines += more
         return lines, level
-    given = {**dict(piece.static), **piece.hyperparameters}
-    weights = [given.pop(key) for key in list(given) if key.startswith("weight_")]
-    said = ", ".join(f"{key}={_show(value)}" for key, value in given.items() if key != "join")
+    weights = [x for key, x in piece.hyperparameters.items() if key.startswith("weight_")]
+    said = "" if weights else ", ".join(_said(piece))
     after = piece.level_after(level)
     needed = f"  needs {', '.join(piece.needs)}" if piece.needs and not piece.children else ""
     lines = [f"{indent}{piece.name}({said})  → {after!r}{needed}"]

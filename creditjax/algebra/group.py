@@ -8,7 +8,7 @@ import jax
 from jax import numpy as jnp
 
 from creditjax import numerics
-from creditjax.algebra.core import transform
+from creditjax.algebra.core import check_signal, transform
 from creditjax.algebra.credit import Credit, Level
 from creditjax.kernels import group, returns
 from creditjax.trajectory import Trajectory, lengths, segment_mask, vote_weight
@@ -106,7 +106,12 @@ def turn_normalize(
     return credit.with_value(jax.vmap(one, in_axes=1, out_axes=1)(credit.value, weight))
 
 
-@transform(takes=Level.SEGMENT, gives=Level.SEGMENT, needs=lambda key, **_: (key, "segment"))
+@transform(
+    takes=Level.SEGMENT,
+    gives=Level.SEGMENT,
+    needs=lambda key, **_: (key, "segment"),
+    check=lambda key, **_: check_signal("state_normalize", key, ("P", "G", "K"), dtype="int32"),
+)
 def state_normalize(
     credit: Credit,
     batch: Trajectory,
@@ -193,7 +198,12 @@ def first_value(credit: Credit) -> Array:
     return jnp.take_along_axis(credit.value, first, axis=-1)[..., 0]
 
 
-@transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY, needs=lambda by: (by,))
+@transform(
+    takes=Level.TRAJECTORY,
+    gives=Level.TRAJECTORY,
+    needs=lambda by: (by,),
+    check=lambda by: check_signal("drop_constant_groups", by, ("P", "G"), fields=("outcome",)),
+)
 def drop_constant_groups(credit: Credit, batch: Trajectory, *, by: str = "accuracy") -> Credit:
     """Dynamic sampling (DAPO, arXiv:2503.14476): a group whose voters all have the same `by` leaves the loss and its
     denominators.

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from creditjax import numerics
-from creditjax.algebra.core import Schedule, transform
+from creditjax.algebra.core import Schedule, check_signal, transform
 from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.credit import lift as lift_credit
 from creditjax.kernels import kl, prefix, returns, segments
@@ -261,7 +261,12 @@ def branch_td(credit: Credit, batch: Trajectory) -> Credit:
     return _tokens(td, credit.valid[..., None], batch, credit)
 
 
-@transform(takes=Level.TOKEN, gives=Level.TOKEN, needs=lambda name, **_: (name, "segment"))
+def _check_potential(name: str, **_) -> None:
+    boundaries = ("P", "G", "K+1")
+    check_signal("add_potential_shaping", name, boundaries, (*boundaries, "C"), dtype="float32")
+
+
+@transform(takes=Level.TOKEN, gives=Level.TOKEN, needs=lambda name, **_: (name, "segment"), check=_check_potential)
 def add_potential_shaping(
     credit: Credit, batch: Trajectory, *, name: str = "answer_logprob", scale: float = 1.0
 ) -> Credit:
@@ -295,7 +300,12 @@ def add_potential_shaping(
     return credit.with_value(credit.value + scale * jax.vmap(one)(potential, batch.segment, batch.action_mask))
 
 
-@transform(takes=Level.TOKEN, gives=Level.TOKEN, needs=lambda name: (name,))
+@transform(
+    takes=Level.TOKEN,
+    gives=Level.TOKEN,
+    needs=lambda name: (name,),
+    check=lambda name: check_signal("subtract_signal", name, ("P", "G", "T"), ("P",), (), dtype="float32"),
+)
 def subtract_signal(credit: Credit, batch: Trajectory, *, name: str) -> Credit:
     """Subtracts a signal that is a baseline: `value` per token, `greedy_outcome` per prompt, `running_baseline` for
     all.

@@ -1,10 +1,12 @@
 """Pieces that start a chain: what the batch itself says. Rows that do not vote are assigned no credit."""
 
+import dataclasses
+
 import jax
 from jax import numpy as jnp
 
 from creditjax import numerics
-from creditjax.algebra.core import transform
+from creditjax.algebra.core import check_signal, transform
 from creditjax.algebra.credit import Credit, Level, credit
 from creditjax.kernels import matching, returns, segments
 from creditjax.kernels.shapley import shapley_values
@@ -88,7 +90,8 @@ def signal(name: str):
         Level.SEGMENT: _signal_of_segment,
         Level.AGENT: _signal_of_agent,
     }
-    return factory[_SIGNAL_LEVELS[axes]](name)
+    # It prints as it was written.
+    return dataclasses.replace(factory[_SIGNAL_LEVELS[axes]](name), name="signal")
 
 
 def _read(batch: Trajectory, name: str, valid: Array, level: Level) -> Credit:
@@ -123,13 +126,28 @@ def _signal_of_agent(batch: Trajectory, *, name: str) -> Credit:
     return _read(batch, name, jnp.broadcast_to(vote_mask(batch)[..., None], x.shape), Level.AGENT)
 
 
-@transform(takes=None, gives=Level.TOKEN, needs=_named)
+@transform(
+    takes=None,
+    gives=Level.TOKEN,
+    needs=_named,
+    check=lambda name, **_: check_signal("signal_is", name, ("P", "G", "T"), dtype="int32"),
+)
 def signal_is(batch: Trajectory, *, name: str, value: int) -> Credit:
     """Condition: 1 where a per-position integer signal has this value, 0 elsewhere."""
     return credit(batch.signals[name] == value, acted(batch), Level.TOKEN)
 
 
-@transform(takes=None, gives=Level.TOKEN, needs=lambda numerator, denominator: (numerator, denominator))
+def _check_log_ratio(**names: str) -> None:
+    for name in names.values():
+        check_signal("log_ratio", name, ("P", "G", "T"), dtype="float32", fields=("logprob",))
+
+
+@transform(
+    takes=None,
+    gives=Level.TOKEN,
+    needs=lambda numerator, denominator: (numerator, denominator),
+    check=_check_log_ratio,
+)
 def log_ratio(batch: Trajectory, *, numerator: str, denominator: str) -> Credit:
     """Difference of two per-token log-probabilities, such as `logprob_prm` and `logprob_ref` (the implicit process
     reward).
@@ -137,7 +155,12 @@ def log_ratio(batch: Trajectory, *, numerator: str, denominator: str) -> Credit:
     return credit(batch.get(numerator) - batch.get(denominator), acted(batch), Level.TOKEN)
 
 
-@transform(takes=None, gives=Level.SEGMENT, needs=lambda name, **_: (name, "segment"))
+@transform(
+    takes=None,
+    gives=Level.SEGMENT,
+    needs=lambda name, **_: (name, "segment"),
+    check=lambda name, **_: check_signal("potential_difference", name, ("P", "G", "K+1"), dtype="float32"),
+)
 def potential_difference(batch: Trajectory, *, name: str = "potential", answer_turn: bool = True) -> Credit:
     """Gain of a potential over each segment, ``Phi_{k+1} - Phi_k``; none where either end was never evaluated.
 

@@ -8,6 +8,7 @@ from oracles.batches import random_batch, to_trajectory
 import pytest
 
 import creditjax as cj
+from creditjax import algebra
 from creditjax.algebra import (
     branch_td,
     clip,
@@ -50,6 +51,12 @@ def value(estimator, batch, **options):
         (lambda: cj.chain(outcome(), soft_min(0.1)), "soft_min takes SEGMENT, outcome gives TRAJECTORY"),
         (lambda: cj.chain(outcome(), outcome()), "outcome is a source and has to come first"),
         (lambda: cj.chain(outcome(), 3.0), "piece 1 is 3.0"),
+        (lambda: cj.chain(cj.recipe("grpo"), scale(2.0)), r"chain: piece 0 is Recipe, .*; did you mean \.estimator\?"),
+        (lambda: cj.blend((cj.recipe("grpo"), 1.0)), r"blend: part 0 is Recipe, .*; did you mean \.estimator\?"),
+        (lambda: cj.gate(cj.recipe("grpo")), r"gate: given Recipe, .*; did you mean \.estimator\?"),
+        (lambda: cj.explain(cj.recipe("grpo")), r"estimator: Recipe, .*; did you mean \.estimator\?"),
+        (lambda: cj.estimate(cj.recipe("grpo"), toy()), r"estimator: Recipe, .*; did you mean \.estimator\?"),
+        (lambda: cj.credit_trace(cj.recipe("grpo"), toy()), r"did you mean \.estimator\?"),
         (lambda: cj.blend((outcome(), 1.0), (scale(2.0), 1.0)), "sources and transforms mixed"),
         (lambda: cj.blend((outcome(), "1")), "wanted a float or a schedule"),
         (lambda: cj.route((scale(2.0), outcome())), "have to start with a source"),
@@ -87,6 +94,14 @@ def test_what_does_not_compose_is_refused_when_it_is_built(make, said):
         (lambda: cj.blend((outcome(), float("nan"))), r"blend\(weight 0\) = nan"),
         (lambda: linear_schedule(0.0, float("inf"), 5), "linear_schedule: stop = inf"),
         (lambda: cj.recipe("grpo", eps_clip=float("nan")), "eps_low = nan"),
+        (lambda: state_normalize("agent"), r"signal 'agent' is int32 \[P, G, T\], wanted int32 \[P, G, K\]"),
+        (lambda: state_normalize("process_reward"), r"is float32 \[P, G, K\], wanted int32 \[P, G, K\]"),
+        (lambda: signal_is("value", 1), r"signal_is: signal 'value' is float32 \[P, G, T\], wanted int32"),
+        (lambda: algebra.subtract_signal("accuracy"), r"wanted float32 \[P, G, T\] or \[P\] or \[\]"),
+        (lambda: algebra.potential_difference("answer_logprob"), r"wanted float32 \[P, G, K\+1\]"),
+        (lambda: algebra.add_potential_shaping("process_reward"), r"wanted float32 \[P, G, K\+1\] or"),
+        (lambda: algebra.log_ratio("agent", "logprob"), "log_ratio: signal 'agent' is int32"),
+        (lambda: algebra.drop_constant_groups("value"), r"wanted \[P, G\]"),
         (lambda: soft_min(0.0), "soft_min: temperature = 0, wanted > 0.*min_return.*strict_min"),
         (lambda: soft_min(linear_schedule(0.1, -0.1, 5)), "temperature = -0.1, wanted > 0"),
     ],
@@ -94,6 +109,28 @@ def test_what_does_not_compose_is_refused_when_it_is_built(make, said):
 def test_what_is_none_of_the_choices_is_refused_when_it_is_built(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: state_normalize("state_keys"), "did you mean state_key"),
+        (lambda: signal_is("agent_id", 0), "called 'agent' here"),
+        (lambda: algebra.log_ratio("logprob", "logprob_reff"), "did you mean logprob_ref"),
+    ],
+)
+def test_a_piece_knows_the_signals_when_it_is_built(make, said):
+    with pytest.raises(KeyError, match=said):
+        make()
+
+
+def test_a_piece_takes_any_signal_of_the_right_kind():
+    assert algebra.log_ratio("logprob", "logprob_ref").needs == ("logprob", "logprob_ref")
+    assert algebra.drop_constant_groups("outcome").needs == ("outcome",)
+    for name in ("value", "greedy_outcome", "running_baseline"):
+        assert algebra.subtract_signal(name).needs == (name,)
+    for name in ("potential", "answer_logprob"):
+        assert algebra.add_potential_shaping(name).needs == (name, "segment")
 
 
 def test_chains_flatten_and_know_their_needs():
@@ -112,6 +149,29 @@ def test_what_is_no_estimator_or_no_batch_is_refused():
     one_group = jax.tree.map(lambda x: x[0], toy())
     with pytest.raises(ValueError, match=r"wanted \[P, G, T\]"):
         cj.estimate(outcome(), one_group)
+    for empty in (jax.tree.map(lambda x: x[:0], toy()), jax.tree.map(lambda x: x[:, :0], toy()), toy(t=0)):
+        with pytest.raises(ValueError, match="tokens: shape .*, wanted at least one prompt, rollout and position"):
+            cj.estimate(outcome(), empty)
+
+
+@pytest.mark.parametrize("step", [1.5, True, np.float32(1.0), "1", np.arange(2)])
+def test_a_step_is_an_integer(step):
+    with pytest.raises(TypeError, match="step: .*, wanted an integer"):
+        cj.estimate(outcome(), toy(), step=step)
+
+
+def test_a_mesh_comes_with_the_axes_to_split_over():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    with pytest.raises(ValueError, match=r"mesh_axes: \(\), wanted the axes to split prompts over"):
+        cj.estimate(outcome(), toy(), mesh=mesh)
+    with pytest.raises(ValueError, match=r"mesh_axes: \('date',\), wanted .*'data'"):
+        cj.estimate(outcome(), toy(), mesh=mesh, mesh_axes=("date",))
+
+
+def test_a_mesh_with_explicit_axes_is_refused():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with pytest.raises(ValueError, match="mesh: axes data are Explicit, wanted jax.sharding.AxisType.Auto"):
+        cj.estimate(outcome(), toy(), mesh=mesh, mesh_axes=("data",))
 
 
 # -------------------------------------------------------------------------------------------------------- combinators
@@ -265,6 +325,10 @@ def test_explain_and_trace():
     estimator = cj.recipe("gigpo").estimator
     said = cj.explain(estimator)
     assert "state_normalize" in said and "needs state_key" in said and "SEGMENT[K]" in said
+    written = cj.chain(signal("value"), cj.modulate(signal("entropy")))
+    assert repr(written) == "chain(signal('value'), modulate(signal('entropy')))"
+    assert "signal('value')" in cj.explain(written) and "join" not in cj.explain(written)
+    assert repr(signal_is("agent", 0)) == "signal_is('agent', value=0)"
     trace = cj.credit_trace(cj.recipe("grpo").estimator, toy())
     assert [credit.level for _, credit in trace] == [cj.Level.TRAJECTORY] * 2
     np.testing.assert_allclose(trace[0][1].value, [[1.0, 0.0, 1.0]])

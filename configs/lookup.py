@@ -35,7 +35,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup = 5
 
-    config.warm_start.steps = arg.warm or (3 if arg.runlocal else 25)
+    config.warm_start.steps = arg.warm or (3 if arg.runlocal else 60)
     config.warm_start.prompts = 16 if arg.runlocal else 128
     config.warm_start.learning_rate = 3e-3
 

@@ -18,6 +18,7 @@ from creditjax.algebra import (
     soft_min,
     token_leave_one_out,
 )
+from creditjax.naming import nearest
 from creditjax.objectives import clipped_surrogate
 from creditjax.recipes.registry import Parts, Sampler, register
 
@@ -36,15 +37,14 @@ def pure(
     still to come) or "sum" (what the paper argues against). The process channel has a token-level leave-one-out
     baseline, the outcome RLOO's.
     """
-    score = signal("process_reward")
     forms = {
-        "soft_min": (score, soft_min(temperature), at_segment_end(), future_sum()),
-        "strict_min": (score, min_return()),
-        "sum": (score, at_segment_end(), future_sum()),
+        "soft_min": lambda: (soft_min(temperature), at_segment_end(), future_sum()),
+        "strict_min": lambda: (min_return(),),
+        "sum": lambda: (at_segment_end(), future_sum()),
     }
     if mode not in forms:
-        raise ValueError(f"mode: {mode!r}, wanted one of {sorted(forms)}")
-    process = chain(*forms[mode], token_leave_one_out())
+        raise ValueError(f"mode: {mode!r}, {nearest(mode, forms)}")
+    process = chain(signal("process_reward"), *forms[mode](), token_leave_one_out())
     joined = blend((chain(outcome(), leave_one_out()), outcome_weight), (process, 1.0))
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
     return Parts(chain(joined, batch_whiten() if whiten else identity()), loss)

@@ -33,7 +33,7 @@ def main() -> None:
         rollouts, faults = read_rollouts(workdir / "rollouts.json")
         if not rollouts:
             parser.error(f"no rollouts in {workdir}: {'; '.join(faults) or 'rollouts.json is absent or empty'}")
-        name = json.loads((workdir / "config.json").read_text(encoding="utf-8"))["recipe"]["name"]
+        name = json.loads((workdir / "config.json").read_text(encoding="utf-8"))["config"]["recipe"]["name"]
         runs[name] = choose(rollouts, arguments.rows)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(draw(runs), encoding="utf-8")

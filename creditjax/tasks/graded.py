@@ -110,7 +110,8 @@ class GradedTask:
         """Grades the responses of a batch ``[P, G, T]`` on the host; see the class for what it sets."""
         keys = np.asarray(jax.device_get(prompts.data)).tolist()
         tokens, mask = jax.device_get((batch.tokens, batch.action_mask))
-        scores, ended = np.zeros((2, *batch.batch_shape), np.float32)
+        # In float64: a verifier that adds up shares may give 0.9999999999999999 to an answer that is not right.
+        scores, ended = np.zeros((2, *batch.batch_shape))
         for p, key in enumerate(keys):
             for g in range(tokens.shape[1]):
                 response = tokens[p, g][mask[p, g]].tolist()
@@ -126,7 +127,9 @@ class GradedTask:
             paid = jnp.asarray(np.where(np.isnan(outcome), 0, outcome))
             changes["reward"] = jnp.where(last_action(batch), paid[..., None], batch.reward)
         batch = batch.with_signals(
-            reward_components=jnp.asarray(components), accuracy=jnp.asarray(accuracy), answer_score=jnp.asarray(scores)
+            reward_components=jnp.asarray(components),
+            accuracy=jnp.asarray(accuracy),
+            answer_score=jnp.asarray(scores, jnp.float32),
         )
         return batch.replace(**changes)
 

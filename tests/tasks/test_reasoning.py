@@ -103,6 +103,17 @@ def test_verifier_on_garbage():
     np.testing.assert_array_equal(strict.verify(batch, prompts).outcome[0], np.array(right, np.float32))
 
 
+def test_an_answer_that_is_nearly_right_is_not_right():
+    # The package adds up sixths: 0.9999999999999999 for a right word of six letters with one more behind it.
+    words = {"min_word_len": 6, "max_word_len": 6}
+    task = ReasoningTask("spell_backward", words, template="formula", max_prompt=8, max_answer=8, binary=True)
+    prompts = task.prompts("train", 0, 2)
+    gold = task.gold("train", 0, 2)
+    texts = [task.tokenizer.decode(gold.tokens[p, 0][gold.action_mask[p, 0]].tolist()) for p in range(2)]
+    batch = task.verify(respond(task, prompts, [[f"{text}.", f"{text}s."] for text in texts]), prompts)
+    np.testing.assert_array_equal(batch.outcome, [[1, 0], [1, 0]])
+
+
 def test_what_comes_after_the_end_or_outside_the_mask_is_not_read():
     task = make()
     prompts = task.prompts("train", 0, 1)

@@ -3,6 +3,7 @@
 A subclass says which items there are and how an answer is graded; tokens, layout and signals are made here.
 """
 
+import abc
 import functools
 import logging
 import math
@@ -28,7 +29,7 @@ class Item(NamedTuple):
     answer: str | None
 
 
-class GradedTask:
+class GradedTask(abc.ABC):
     """A `TextTask` of one turn that is graded in `verify`.
 
     Subclasses implement `_key`, `_make_item` and `_grade_text`. An item is identified by an int32 key, which is what
@@ -79,16 +80,17 @@ class GradedTask:
         self._item = functools.lru_cache(_CACHED_ITEMS)(self._make_item)
         self._grade = functools.lru_cache(_CACHED_GRADES)(self._safe_grade)
 
+    @abc.abstractmethod
     def _key(self, split: str, index: int) -> int:
         """The key of prompt `index` of a split."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _make_item(self, key: int) -> Item:
-        raise NotImplementedError
+        """The item of a key."""
 
+    @abc.abstractmethod
     def _grade_text(self, key: int, response: str) -> float:
         """The grade of a response, in [0, 1]."""
-        raise NotImplementedError
 
     def prompts(self, split: str, start: int, count: int) -> base.Prompts:
         """Prompts `start` to `start + count`; `data` is the items' keys, i32 ``[P]``.

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -32,10 +33,7 @@ def declared():
         patch.setattr(setuptools, "setup", given.update)
         # setup.py finds packages relative to where it is run.
         patch.chdir(ROOT)
-        exec(
-            compile((ROOT / "setup.py").read_text(), str(ROOT / "setup.py"), "exec"),
-            {"__file__": str(ROOT / "setup.py")},
-        )
+        runpy.run_path(str(ROOT / "setup.py"))
     return given
 
 

@@ -25,11 +25,10 @@ import logging as python_logging
 import sys
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "A config file, FILE[:arg].", lock_config=False, accept_new_attributes=True
-)
+from experiments import command_line
+
+_CONFIG = command_line.define_config()
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's directory; made if absent, resumed from if not.")
 _COORDINATOR = flags.DEFINE_string(
     "coordinator", "", "host:port of process 0 in a run over several processes; 'auto' asks the cluster."
@@ -60,7 +59,7 @@ def main(argv: list[str]) -> None:
 def run() -> None:
     """The console entry."""
     flags.mark_flags_as_required(["config", "workdir"])
-    app.run(main)
+    command_line.run(main)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,10 @@ def test_help_explains_itself():
         (["--config.recipe.name=grop"], "did you mean grpo"),
         (["--config.recipe.bta=0.1"], "no hyperparameter 'bta'; did you mean beta"),
         (["--config.optimizer.learning_rat=1"], "learning_rate"),
-        (["--config.steps=many"], "steps"),
+        (["--config.steps=many"], "--config.steps=many: invalid literal for int()"),
+        (["--config.step=3"], "config.step is unknown; did you mean steps"),
+        (["--config.batch.prompt=3"], "config.batch.prompt is unknown; did you mean prompts"),
+        (["--config.steps.x=3"], "config.steps.x is unknown"),
     ],
     ids=lambda x: x[0].split("config.")[-1] if isinstance(x, list) else "",
 )
@@ -45,6 +48,7 @@ def test_a_wrong_flag_is_one_clear_error_before_anything_runs(tmp_path, argument
     done = train("--config=configs/forkme.py:runlocal", f"--workdir={tmp_path / 'run'}", *arguments)
     assert done.returncode != 0
     assert message in done.stderr
+    assert "Traceback" not in done.stderr
     assert "step 0" not in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -53,6 +57,23 @@ def test_a_wrong_argument_string_names_the_right_one(tmp_path):
     done = train("--config=configs/forkme.py:runlocl", f"--workdir={tmp_path}")
     assert done.returncode != 0
     assert "did you mean runlocal" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_config_file_is_named(tmp_path):
+    done = train("--config=configs/nope.py", f"--workdir={tmp_path}")
+    assert done.returncode != 0
+    assert (
+        done.stderr.strip()
+        == "--config: No such file or directory: 'configs/nope.py', wanted a Python file with a get_config"
+    )
+
+
+def test_an_error_of_the_config_file_itself_keeps_its_traceback(tmp_path):
+    (tmp_path / "broken.py").write_text("def get_config(arg=None):\n    return {}['nothing']\n")
+    done = train(f"--config={tmp_path / 'broken.py'}", f"--workdir={tmp_path}")
+    assert done.returncode != 0
+    assert "return {}['nothing']" in done.stderr
 
 
 def test_overrides_reach_the_recipe_and_the_same_command_resumes(tmp_path):

@@ -32,13 +32,16 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
     config.batch.prompts = 16 if arg.runlocal else 32
     config.batch.group_size = 4 if arg.runlocal else 16
-    config.optimizer.learning_rate = 1e-3
+    # Three times this makes the policy forget in ten steps what it was shown.
+    config.optimizer.learning_rate = 3e-4
     config.optimizer.warmup = 5
 
-    config.warm_start.steps = arg.warm or (3 if arg.runlocal else 60)
+    config.warm_start.steps = arg.warm or (3 if arg.runlocal else 50)
     config.warm_start.prompts = 16 if arg.runlocal else 128
     config.warm_start.learning_rate = 3e-3
 
+    # The success of the policy as it acts; its most likely actions soon make no error.
+    config.eval.temperature = 1.0
     config.eval.every = 3 if arg.runlocal else 25
     config.checkpoint.every = 3 if arg.runlocal else 100
     config.log.every = 1 if arg.runlocal else 10

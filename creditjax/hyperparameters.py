@@ -121,6 +121,8 @@ def factory(
         bound.apply_defaults()
         return make({p.name: _checked(f"{owner}: {p.name}", bound.arguments[p.name], p, leaf) for p in own})
 
+    # `pickle` finds a function by this path, and the factory took its name.
+    function.__qualname__ += ".__wrapped__"
     made.__signature__ = signature  # type: ignore[attr-defined]  # read by `inspect`, known to no stub
     return made
 

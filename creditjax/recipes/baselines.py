@@ -45,7 +45,7 @@ from creditjax.objectives import (
     with_kl,
     with_value,
 )
-from creditjax.recipes.registry import Parts, Sampler, register
+from creditjax.recipes.registry import Parts, Sampler, is_on, register
 
 
 def grpo_credit(ddof: int = 1, eps: float = 1e-6, single: str = "zero"):
@@ -54,7 +54,7 @@ def grpo_credit(ddof: int = 1, eps: float = 1e-6, single: str = "zero"):
 
 
 def _with_kl(objective: Objective, beta: float) -> Objective:
-    return with_kl(objective, beta=beta, kind="k3") if beta else objective
+    return with_kl(objective, beta=beta, kind="k3") if is_on(beta) else objective
 
 
 @register("reinforce", tier="baseline")
@@ -94,7 +94,7 @@ def rloo(single: str = "zero", beta: float = 0.0) -> Parts:
 
     With `beta` > 0 the rollout's summed log-ratio to the reference is taken off its reward first.
     """
-    penalty = [kl_in_reward(beta=beta)] if beta else []
+    penalty = [kl_in_reward(beta=beta)] if is_on(beta) else []
     return Parts(
         chain(outcome(), *penalty, leave_one_out(single=single)), policy_gradient(aggregation="seq_mean_token_sum")
     )
@@ -197,7 +197,7 @@ def reinforce_plus_plus(gamma: float = 1.0, beta: float = 0.0, eps_clip: float =
     `beta` > 0 takes the log-ratio to the reference off each token's reward (small in the paper; 0 expects it inside).
     Observation gaps are transparent; the reference code resets the return at each of them.
     """
-    penalty = [kl_in_reward(beta=beta)] if beta else []
+    penalty = [kl_in_reward(beta=beta)] if is_on(beta) else []
     estimator = chain(rewards(), *penalty, discounted_return(gamma=gamma), batch_whiten())
     return Parts(estimator, clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean"))
 
@@ -231,7 +231,7 @@ def ppo(
     """
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, dual_clip=dual_clip, aggregation="token_mean")
     loss = with_value(loss, coefficient=value_coefficient, clip=value_clip)
-    loss = with_entropy(loss, coefficient=entropy_coefficient) if entropy_coefficient else loss
+    loss = with_entropy(loss, coefficient=entropy_coefficient) if is_on(entropy_coefficient) else loss
     estimator = chain(rewards(), gae(gamma=gamma, lam=lam), batch_whiten() if whiten else identity())
     return Parts(estimator, _with_kl(loss, beta), Sampler(group_size=1))
 
@@ -258,7 +258,7 @@ def vtrace_(
     """Off-policy actor-critic credit with truncated importance weights (Espeholt et al. 2018, arXiv:1802.01561)."""
     estimator = chain(rewards(), vtrace(gamma=gamma, lam=lam, rho_bar=rho_bar, rho_pg_bar=rho_pg_bar))
     loss = with_value(policy_gradient(aggregation="token_mean"), coefficient=value_coefficient)
-    loss = with_entropy(loss, coefficient=entropy_coefficient) if entropy_coefficient else loss
+    loss = with_entropy(loss, coefficient=entropy_coefficient) if is_on(entropy_coefficient) else loss
     return Parts(estimator, loss, Sampler(group_size=1))
 
 

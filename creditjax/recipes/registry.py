@@ -162,6 +162,11 @@ def register(
     return decorate
 
 
+def is_on(weight: Any) -> bool:
+    """Whether a term of this weight belongs in the program: all but a plain 0, so a traced number too."""
+    return not isinstance(weight, int | float) or bool(weight)
+
+
 def list_recipes() -> list[str]:
     """Every name that `recipe` knows, aliases included, sorted."""
     return sorted([*_REGISTRY, *_ALIASES])
@@ -183,6 +188,7 @@ def recipe(name: str, **overrides: Any) -> Recipe:
     Raises:
       KeyError: no such recipe, with the nearest names.
       TypeError: no such hyperparameter, with the nearest names, or a value of another type.
+      ValueError: a value that its piece refuses.
 
     >>> recipe("grpo", eps=1e-4).estimator
     chain(outcome(), group_normalize(ddof=1, per='rollouts', single='zero', eps=0.0001))
@@ -196,7 +202,12 @@ def recipe(name: str, **overrides: Any) -> Recipe:
         kind = kinds[given].annotation
         if not (isinstance(value, Schedule) and is_float(kind)):
             check_type(f"recipe {name!r}: {given}", value, kind)
-    parts = entry.make(**overrides)
+    try:
+        parts = entry.make(**overrides)
+    except (TypeError, ValueError) as error:
+        # What the pieces say speaks of their own parameters.
+        given = ", ".join(f"{key}={value!r}" for key, value in overrides.items())
+        raise type(error)(f"recipe({name!r}, {given}): {error}") from error
     own = _ALIASES.get(name, name)
     return Recipe(
         name=name,

@@ -93,7 +93,7 @@ def test_what_does_not_compose_is_refused_when_it_is_built(make, said):
         (lambda: clip(float("nan"), 1.0), "clip: low = nan, wanted a number or inf"),
         (lambda: cj.blend((outcome(), float("nan"))), r"blend\(weight 0\) = nan"),
         (lambda: linear_schedule(0.0, float("inf"), 5), "linear_schedule: stop = inf"),
-        (lambda: cj.recipe("grpo", eps_clip=float("nan")), "eps_low = nan"),
+        (lambda: cj.recipe("grpo", eps_clip=float("nan")), r"recipe\(.grpo., eps_clip=nan\): .*eps_low = nan"),
         (lambda: state_normalize("agent"), r"signal 'agent' is int32 \[P, G, T\], wanted int32 \[P, G, K\]"),
         (lambda: state_normalize("process_reward"), r"is float32 \[P, G, K\], wanted int32 \[P, G, K\]"),
         (lambda: signal_is("value", 1), r"signal_is: signal 'value' is float32 \[P, G, T\], wanted int32"),

@@ -1,6 +1,7 @@
 """What every registered recipe promises, checked for all of them: a new recipe is a new row without a line here."""
 
 import functools
+import pickle
 
 import jax
 from jax import numpy as jnp
@@ -204,3 +205,24 @@ def test_the_objective_is_finite_and_counts_without_the_policy(name):
     terms = recipe.objective(PolicyOutput(like, like, like), prepared, batch)
     for key, count in counts(recipe.objective, prepared, batch).items():
         close(terms[key].count, count)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_number_may_be_traced(name):
+    recipe = build(name)
+    numbers = {k: v for k, v in recipe.hyperparameters.items() if isinstance(v, float)}
+    made = jax.eval_shape(lambda values: jax.tree.leaves(_parts(cj.recipe(name, **values))), numbers)
+    assert all(leaf.dtype == jnp.float32 for leaf in made)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_survives_pickling(name):
+    recipe, again = build(name), pickle.loads(pickle.dumps(build(name)))
+    assert (again.card, again.sampler, again.hyperparameters) == (recipe.card, recipe.sampler, recipe.hyperparameters)
+    # An equal structure is one program for both.
+    assert jax.tree.structure(_parts(again)) == jax.tree.structure(_parts(recipe))
+    assert jax.tree.leaves(_parts(again)) == jax.tree.leaves(_parts(recipe))
+
+
+def _parts(recipe):
+    return recipe.estimator, recipe.objective

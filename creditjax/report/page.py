@@ -65,7 +65,7 @@ def _page(run: str, config: Any, metrics: Metrics, rollouts: list[dict[str, Any]
         f"<style>{stylesheet('heatmap.css')}\n{stylesheet('page.css')}</style></head>\n<body><header>"
         f'<p class="brand">creditjax report</p><h1>{_text(title)}</h1>'
         f'<p class="sub">{_subtitle(settings, metrics, run)}</p></header>\n<main>'
-        f"{_headline(metrics)}{_curves(metrics)}{_rollouts(rollouts)}{_config(settings, config)}"
+        f"{_headline(metrics, settings)}{_curves(metrics, _rollouts(rollouts))}{_config(settings, config)}"
         f"{f'<section><h2>Left out</h2><ul>{notes}</ul></section>' if notes else ''}</main>\n"
         f"<script>{script}</script></body></html>\n"
     )
@@ -112,7 +112,7 @@ def _subtitle(settings: dict[str, Any], metrics: Metrics, run: str) -> str:
     return " &middot; ".join(map(_text, facts))
 
 
-def _headline(metrics: Metrics) -> str:
+def _headline(metrics: Metrics, settings: dict[str, Any]) -> str:
     key = SUCCESS if SUCCESS in metrics.series else next((k for k in metrics.series if k.startswith("eval/")), None)
     if key is None or (points := _finite(metrics.series[key])) is None:
         return '<p class="none">No held-out evaluation was logged.</p>'
@@ -120,13 +120,13 @@ def _headline(metrics: Metrics) -> str:
     best = int(np.argmax(values))
     share = key == SUCCESS and values.min() >= 0 and values.max() <= 1
     name = "Held-out success" if key == SUCCESS else key
-    tiles = [
-        _tile(f"{name}, {which}", values[i], steps[i], share)
-        for which, i in (("first", 0), ("last", -1), ("best", best))
-    ]
-    for other, title in (("reward", "Reward, last"), ("response_length", "Response length, last")):
-        if other in metrics.series and (found := _finite(metrics.series[other])) is not None:
-            tiles.append(_tile(title, found[1][-1], found[0][-1], False))
+    chosen = [("first", 0), ("last", -1), ("best", best)]
+    # A policy that was shown how first is to be compared with what that gave it.
+    if (warm := settings.get("warm_start.steps")) and (here := np.flatnonzero(steps == warm)).size:
+        chosen.insert(1, ("after the warm start", int(here[0])))
+    tiles = [_tile(f"{name}, {which}", values[i], steps[i], share) for which, i in chosen]
+    if "reward" in metrics.series and (found := _finite(metrics.series["reward"])) is not None:
+        tiles.append(_tile("Reward, last", found[1][-1], found[0][-1], False))
     if "tokens_per_second" in metrics.series and (found := _finite(metrics.series["tokens_per_second"])) is not None:
         tiles.append(_tile("Tokens per second, median", float(np.median(found[1])), None, False))
     return f'<section class="tiles" aria-label="Headline figures">{"".join(tiles)}</section>'
@@ -144,13 +144,15 @@ def _finite(series: Series) -> Series | None:
     return (steps[known], values[known]) if known.any() else None
 
 
-def _curves(metrics: Metrics) -> str:
+def _curves(metrics: Metrics, rollouts: str) -> str:
+    """Sections of curves, the rollouts after the first."""
     if not metrics.series:
-        return '<section><h2>Learning curves</h2><p class="none">No metrics were logged.</p></section>'
+        return f'<section><h2>Learning curves</h2><p class="none">No metrics were logged.</p></section>{rollouts}'
     parts = []
     for title, keys in sections(metrics.series):
         panels = "".join(panel(key, metrics.series[key]) for key in keys)
         parts.append(f'<section><h2>{title}</h2><div class="panels">{panels}</div></section>')
+    parts.insert(1, rollouts)
     longest = max(len(steps) for steps, _ in metrics.series.values())
     if longest > MAX_POINTS:
         note = f"Curves of more than {MAX_POINTS} points show means of consecutive points; the band is their range."

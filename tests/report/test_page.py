@@ -98,6 +98,14 @@ def test_complete_page(run):
     assert not (run / ".report.html.partial").exists()
 
 
+def test_what_the_warm_start_gave_is_in_the_headline(run):
+    assert "after the warm start" not in Dom(write_report(run).read_text()).text
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["warm_start"] = {"steps": 4}
+    (run / "config.json").write_text(json.dumps(config))
+    assert "after the warm start75.0%step 4" in Dom(write_report(run).read_text()).text
+
+
 def test_offline_and_pinned_script(run):
     text = write_report(run).read_text()
     dom = Dom(text)

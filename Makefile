@@ -13,6 +13,8 @@ RUN := $(VENV)/bin/python
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 WORKDIR ?= runs/quickstart
 PYTEST_ARGS ?=
+# Each takes up to 3 GB and a core or two.
+WORKERS ?= 2
 
 .PHONY: help
 help:  ## This list
@@ -24,8 +26,8 @@ quickstart: $(VENV)/quickstart.stamp  ## Train a small policy on arithmetic and 
 	@echo "The report: $(abspath $(WORKDIR))/report.html"
 
 .PHONY: test
-test: lint types  ## Lint, check the types, run all tests (PYTEST_ARGS='tests/report -x' to choose)
-	$(RUN) -m pytest $(PYTEST_ARGS)
+test: lint types  ## Lint, check the types, run all tests (PYTEST_ARGS='tests/report -x' to choose, WORKERS=2)
+	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/test.stamp  ## Lint and check the format

@@ -25,7 +25,15 @@ EXTRAS = {
     "quickstart": QUICKSTART,
     # Everything that `experiments/train.py` imports for any task.
     "train": [*QUICKSTART, "array_record>=0.8", "gymnax>=1.0", "tensorflow-datasets>=4.9.8"],
-    "test": ["hypothesis>=6.100", "mypy>=1.10", "optax>=0.2.5", "pytest>=8", "pytest-timeout>=2.3", "ruff>=0.8"],
+    "test": [
+        "hypothesis>=6.100",
+        "mypy>=1.10",
+        "optax>=0.2.5",
+        "pytest>=8",
+        "pytest-timeout>=2.3",
+        "pytest-xdist>=3.5",
+        "ruff>=0.8",
+    ],
     "docs": ["matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"],
 }
 EXTRAS["all"] = sorted({requirement for group in EXTRAS.values() for requirement in group})

@@ -13,7 +13,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import hypothesis
+import jax
+import pytest
 
 # Deadlines would time the compiler; derandomised, a failure is the same on every machine.
 hypothesis.settings.register_profile("creditjax", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.load_profile("creditjax")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_programs():
+    """The programs of one module are of no use to the next, and of hundreds a process grows to several GB."""
+    yield
+    jax.clear_caches()

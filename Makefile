@@ -21,7 +21,7 @@ help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: quickstart
-quickstart: $(VENV)/quickstart.stamp  ## Train a small policy on arithmetic and write a report (WORKDIR=runs/quickstart)
+quickstart: $(VENV)/quickstart.stamp  ## Train a small policy to spell backward and write a report (WORKDIR=runs/quickstart)
 	$(RUN) -m experiments.train --config=configs/quickstart.py --workdir=$(WORKDIR)
 	@echo "The report: $(abspath $(WORKDIR))/report.html"
 

@@ -82,7 +82,7 @@ def pack(
         (of the batch) that disagree in a signal with one value for it, naming them.
     """
     if not isinstance(rows, Trajectory):
-        rows = stack(rows)
+        rows = stack(list(rows))
     if len(rows.batch_shape) != 1:
         raise ValueError(f"rows: shape {list(rows.tokens.shape)}, wanted [N, T]")
     n = rows.batch_shape[0]
@@ -235,10 +235,13 @@ def stack(rows: Sequence[Trajectory]) -> Trajectory:
     """Trajectories without leading axes as one with the leading axis ``[N]``; the shorter are padded.
 
     Raises:
+      TypeError: rows that are no trajectories.
       ValueError: see `concatenate`.
     """
     if not rows:
         raise ValueError("rows: none, wanted at least one")
+    if other := [row for row in rows if not isinstance(row, Trajectory)]:
+        raise TypeError(f"rows: {type(other[0]).__name__}, wanted a Trajectory [N, T] or a list of them")
     longest = max(row.length for row in rows)
     padded = [pad_positions(row, longest) for row in rows]
     if len({jax.tree.structure(row) for row in padded}) > 1:

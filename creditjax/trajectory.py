@@ -319,7 +319,12 @@ def _cast(name: str, value: Any, dtype: str):
     if value is None:
         return None
     if not hasattr(value, "dtype"):
-        value = np.asarray(value, dtype=None)
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(
+                f"{name}: lists of different lengths, wanted an array; pad them, or see creditjax.pack"
+            ) from error
     kind = np.dtype(value.dtype).kind if value.dtype != jnp.bfloat16 else "f"
     # A float is no token and no flag: silently truncating it would hide a swapped argument.
     allowed = {"float32": "fiub", "int32": "iu", "bool": "b"}[dtype]

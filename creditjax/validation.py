@@ -33,12 +33,13 @@ class Fault:
 
 
 def validate(batch: Trajectory) -> list[Fault]:
-    """Every fault of a batch ``[P, G, T]`` with field and index; empty if there is none.
+    """Every fault of a batch ``[P, G, T]``, or of flat rows ``[N, T]``, with field and index; empty if there is none.
 
     Looked for: NaN or inf in a field or signal where the policy acted (NaN is accepted for signals that may be missing,
     and as an outcome: unscored); infinite outcomes; log-probabilities above 0; segment ids outside -1..K-1; agents
     below -1; segment ids that decrease along the acted positions; rows of one rollout with different outcomes; a
-    position that is both terminated and truncated; groups without a single voting rollout; an empty axis.
+    position that is both terminated and truncated; groups ``[P, G]`` that act but have no voting rollout (a group that
+    acts nowhere is padding); a batch that acts nowhere; an empty axis.
 
     Raises:
       TypeError: `batch` is no `Trajectory`.
@@ -59,6 +60,8 @@ def validate(batch: Trajectory) -> list[Fault]:
         if len(places) > _SHOWN:
             faults.append(Fault(field, (), f"{len(places) - _SHOWN} more such places", wanted))
 
+    if not mask.any():
+        faults.append(Fault("action_mask", (), "False everywhere", "True where the policy acted"))
     report("outcome", np.isinf(batch.outcome), batch.outcome, "a finite score, or NaN for unscored")
     for name in ("reward", "logprob"):
         if (x := batch.get(name)) is not None:

@@ -39,9 +39,11 @@ def updated(text: str) -> str:
 
 
 def _link(paper: str, title: str) -> str:
-    """Every arXiv number as a link that shows the title."""
+    """Every arXiv number as a link; the first, which is the method's own, shows the title."""
     shown = title.replace('"', "'")
-    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", lambda m: f'[{m[0]}](https://arxiv.org/abs/{m[1]} "{shown}")', paper)
+    first, *others = re.split(r"(?<!^)(?=arXiv:)", paper)
+    pattern, link = r"arXiv:(\d{4}\.\d{4,5})", r"[\g<0>](https://arxiv.org/abs/\1"
+    return re.sub(pattern, f'{link} "{shown}")', first) + re.sub(pattern, f"{link})", "".join(others))
 
 
 def _cell(text: str) -> str:

@@ -5,12 +5,16 @@ import importlib
 import inspect
 import pathlib
 import re
+import textwrap
 import types
 from typing import NamedTuple
 
+from jax import numpy as jnp
+import numpy as np
 import pytest
 
 import creditjax
+from creditjax import algebra, objectives, recipes
 from docs import make_tables
 
 README = make_tables.README.read_text(encoding="utf-8")
@@ -78,3 +82,21 @@ def test_links_to_files_lead_somewhere(page):
 def test_readme_names_files_that_exist():
     named = re.findall(r"`((?:creditjax|configs|docs|experiments)/[\w./]*)`", README)
     assert named and [name for name in named if not (ROOT / pathlib.Path(name)).exists()] == []
+
+
+def test_the_examples_of_the_architecture_page_run():
+    blocks = re.findall(
+        r"^(?:(?:    |      ).*\n|\n)+", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE
+    )
+    code = [textwrap.dedent(block) for block in blocks if "@transform(" in block or "@register(" in block]
+    assert len(code) == 2
+    names: dict = {**vars(algebra), **vars(objectives), **vars(recipes), "jnp": jnp, "Trajectory": creditjax.Trajectory}
+    names["register"] = lambda name, **options: lambda function: function
+    for block in code:
+        exec(block, names)
+    batch = creditjax.Trajectory(
+        tokens=np.zeros((1, 3, 2), int), action_mask=np.ones((1, 3, 2), bool), outcome=[[3, 1, 2]]
+    )
+    credit = creditjax.estimate(names["estimator"], batch).value
+    np.testing.assert_allclose(credit[0, :, 0], [1, 0, 0.25])
+    assert names["rank_pg"]().sampler.group_size == 8

@@ -163,3 +163,8 @@ def test_unpack_names_what_was_not_packed_with_this_index():
         packing.unpack({"x": np.zeros((4, 3))}, index)
     with pytest.raises(ValueError, match=r"tokens: shape \[2, 2, 3\], wanted \[4, 1\]"):
         packing.unpack(batch, index.reshape(4, 1))
+
+
+def test_rows_that_are_no_trajectories_are_named():
+    with pytest.raises(TypeError, match="rows: dict, wanted a Trajectory"):
+        packing.pack([{"tokens": [1]}], [0])

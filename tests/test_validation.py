@@ -92,3 +92,10 @@ def test_what_lies_under_the_mask_and_what_was_never_evaluated_is_no_fault():
 def test_many_faults_are_counted():
     found = validate(batch(reward=np.full((2, 2, 3), np.nan)))
     assert len(found) == 9 and "4 more" in str(found[-1])
+
+
+def test_a_batch_that_acts_nowhere_is_a_fault():
+    batch = Trajectory(tokens=np.zeros((1, 2, 3), int), action_mask=np.zeros((1, 2, 3), bool), outcome=np.zeros((1, 2)))
+    assert [str(fault) for fault in validate(batch)] == [
+        "action_mask: False everywhere, wanted True where the policy acted"
+    ]

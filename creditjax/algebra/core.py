@@ -133,10 +133,20 @@ def _show(value: Any) -> str:
 
 def check_piece(label: str, value: Any, wanted: str = "a piece such as outcome() or group_normalize()") -> None:
     """Raises a `TypeError` for what is no :class:`Transform`."""
-    if not isinstance(value, Transform):
-        hint = "; did you mean .estimator?" if hasattr(value, "estimator") else ""
-        found = type(value).__name__ if hint else repr(value)
-        raise TypeError(f"{label} {found}, wanted {wanted}{hint}")
+    if isinstance(value, Transform):
+        return
+    found, hint = repr(value), ""
+    if hasattr(value, "estimator"):
+        found, hint = type(value).__name__, "; did you mean .estimator?"
+    elif isinstance(value, str):
+        hint = f"; did you mean creditjax.recipe({value!r}).estimator?"
+    elif isinstance(value, Trajectory):
+        found, hint = "Trajectory", "; the estimator comes first, then the batch"
+    elif isinstance(value, list | tuple):
+        found, hint = type(value).__name__, "; give the pieces one by one"
+    elif callable(value) and hasattr(value, "__wrapped__"):
+        found, hint = f"the function {value.__name__}", f"; did you mean {value.__name__}()?"
+    raise TypeError(f"{label} {found}, wanted {wanted}{hint}")
 
 
 def check_signal(
@@ -196,7 +206,14 @@ def transform(
       scope: "group" (vmapped over prompts) or "batch".
       check: called with the hyperparameters, raises for values that their types allow and the function does not.
     """
-    levels = None if takes is None else frozenset([takes] if isinstance(takes, Level) else takes)
+    levels = None if takes is None else frozenset([takes] if isinstance(takes, Level | str) else takes)
+    if bad := [x for x in [*(levels or ()), gives] if not isinstance(x, Level | None)]:
+        raise TypeError(f"transform: takes or gives {bad[0]!r}, wanted a Level, several, or None")
+    for name, names in (("needs", needs), ("uses", uses)):
+        if isinstance(names, str):
+            raise TypeError(f"transform: {name} = {names!r}, wanted a tuple of names, ({names!r},)")
+    if scope not in ("group", "batch"):
+        raise ValueError(f"transform: scope = {scope!r}, wanted 'group' or 'batch'")
 
     def decorate(fn: Callable) -> Callable[..., Transform]:
         def make(values: dict[str, Any]) -> Transform:
@@ -226,13 +243,31 @@ def run(piece: Transform, given: Credit | None, batch: Trajectory, context: Cont
     inputs = () if piece.is_source else (given,)
     if piece.scope == "tree":
         return call(piece.children, given, batch, context)
+    level = piece.level_after(given.level if given is not None else None)
     if piece.scope == "batch":
-        return call(*inputs, batch, context)
+        return _checked(piece.name, call(*inputs, batch, context), level, batch)
     # Signals without a prompt axis are the same for every group.
     shared = {name: x for name, x in batch.signals.items() if "P" not in signal_spec(name).axes}
     own = {name: x for name, x in batch.signals.items() if name not in shared}
 
     def one_group(inputs, group: Trajectory) -> Credit:
-        return call(*inputs, group.with_signals(**shared) if shared else group)
+        return _checked(piece.name, call(*inputs, group.with_signals(**shared) if shared else group), level, group)
 
     return jax.vmap(one_group)(inputs, batch.replace(signals=own) if shared else batch)
+
+
+def _checked(name: str, result: Any, level: Level, batch: Trajectory) -> Credit:
+    """What a piece returned, if it is what the piece declared."""
+    if not isinstance(result, Credit):
+        raise TypeError(f"{name}: returned {type(result).__name__}, wanted a Credit (credit.with_value(...))")
+    if result.level is not level:
+        raise TypeError(f"{name}: returned level {result.level!r}, declared {level!r}")
+    sizes = {"T": batch.length, "K": batch.num_segments}
+    axes = [axis for axis in level.value.split(", ") if axis]
+    wanted = [*batch.batch_shape, *(sizes.get(axis, axis) for axis in axes)]
+    for part, array in (("value", result.value), ("valid", result.valid)):
+        shape = jnp.shape(array)
+        fits = len(shape) == len(wanted) and all(w in (s, "N") for s, w in zip(shape, wanted, strict=True))
+        if not fits:
+            raise ValueError(f"{name}: returned {part} of shape {list(shape)}, wanted {wanted} for level {level!r}")
+    return result

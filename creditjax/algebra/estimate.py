@@ -46,7 +46,9 @@ def prune(estimator: Transform, batch: Trajectory) -> Trajectory:
     for name in required:
         if batch.get(name) is None:
             if name in FIELDS:
-                raise ValueError(f"{name}: absent, but {estimator.name} needs this field of the Trajectory")
+                raise ValueError(
+                    f"{name}: absent, but {_who_needs(estimator, name)} needs this field of the Trajectory"
+                )
             spec = signal_spec(name)
             raise ValueError(
                 f"signal {name!r}: absent, wanted {spec.dtype} [{', '.join(spec.axes)}] ({spec.meaning}); "
@@ -60,6 +62,11 @@ def prune(estimator: Transform, batch: Trajectory) -> Trajectory:
     )
     # A batch of another K is another shape only where K matters, so an unused K must not retrace.
     return batch.replace(**dropped, signals=signals, num_segments=segments)
+
+
+def _who_needs(piece: Transform, name: str) -> str:
+    """The innermost piece that declares the need; a combinator has it of its own where it lifts to tokens."""
+    return next((_who_needs(child, name) for child in piece.children if name in child.needs), piece.name)
 
 
 def estimate(

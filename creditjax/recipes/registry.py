@@ -122,6 +122,7 @@ class _Entry(NamedTuple):
     cost: str
     tier: str
     exempt: Mapping[str, str]
+    card: Card | None
 
 
 _REGISTRY: dict[str, _Entry] = {}
@@ -135,6 +136,7 @@ def register(
     cost: str = "linear",
     tier: str = "published",
     exempt: Mapping[str, str] | None = None,
+    card: Card | None = None,
 ) -> Callable[[Callable[..., Parts]], Callable[..., Parts]]:
     """Registers a recipe function under a card id.
 
@@ -144,10 +146,14 @@ def register(
       cost: how the estimator's cost grows.
       tier: how far it is to be trusted.
       exempt: promise → reason, for promises that the method does not keep.
+      card: where the method comes from, for one that is not part of this package; its own have theirs in `cards.json`.
 
     Raises:
+      TypeError: `register` without a name.
       ValueError: the name is taken, or a `cost` or `tier` that does not exist.
     """
+    if not isinstance(name, str):
+        raise TypeError(f'register: {name!r}, wanted a name: @register("my_method")')
     for taken in (name, *aliases):
         if taken in _REGISTRY or taken in _ALIASES:
             raise ValueError(f"recipe {taken!r} is registered already")
@@ -155,7 +161,7 @@ def register(
         raise ValueError(f"recipe {name!r}: cost {cost!r}, tier {tier!r}, wanted one of {COSTS} and one of {TIERS}")
 
     def decorate(make: Callable[..., Parts]) -> Callable[..., Parts]:
-        _REGISTRY[name] = _Entry(make, cost, tier, dict(exempt or {}))
+        _REGISTRY[name] = _Entry(make, cost, tier, dict(exempt or {}), card)
         _ALIASES.update(dict.fromkeys(aliases, name))
         return make
 
@@ -188,7 +194,7 @@ def recipe(name: str, **overrides: Any) -> Recipe:
     Raises:
       KeyError: no such recipe, with the nearest names.
       TypeError: no such hyperparameter, with the nearest names, or a value of another type.
-      ValueError: a value that its piece refuses.
+      ValueError: a value that its piece refuses, or a method that was registered without a card.
 
     >>> recipe("grpo", eps=1e-4).estimator
     chain(outcome(), group_normalize(ddof=1, per='rollouts', single='zero', eps=0.0001))
@@ -208,13 +214,22 @@ def recipe(name: str, **overrides: Any) -> Recipe:
         # What the pieces say speaks of their own parameters.
         given = ", ".join(f"{key}={value!r}" for key, value in overrides.items())
         raise type(error)(f"recipe({name!r}, {given}): {error}") from error
+    if not isinstance(parts, Parts):
+        raise TypeError(
+            f"recipe {name!r}: its function returned {type(parts).__name__}, wanted Parts(estimator, objective)"
+        )
     own = _ALIASES.get(name, name)
+    card = _cards().get(name, entry.card)
+    if card is None:
+        raise ValueError(
+            f"recipe {name!r} has no card, wanted a row in recipes/cards.json or register(..., card=Card(...))"
+        )
     return Recipe(
         name=name,
         estimator=parts.estimator,
         objective=parts.objective,
         sampler=parts.sampler,
-        card=_cards()[name],
+        card=card,
         hyperparameters={**defaults, **overrides},
         cost=entry.cost,
         tier=entry.tier,

@@ -10,6 +10,7 @@ import pytest
 import creditjax as cj
 from creditjax import algebra
 from creditjax.algebra import (
+    Level,
     branch_td,
     clip,
     discounted_return,
@@ -27,6 +28,7 @@ from creditjax.algebra import (
     signal_is,
     soft_min,
     state_normalize,
+    transform,
 )
 from creditjax.kernels import group as group_kernel
 
@@ -57,6 +59,13 @@ def value(estimator, batch, **options):
         (lambda: cj.explain(cj.recipe("grpo")), r"estimator: Recipe, .*; did you mean \.estimator\?"),
         (lambda: cj.estimate(cj.recipe("grpo"), toy()), r"estimator: Recipe, .*; did you mean \.estimator\?"),
         (lambda: cj.credit_trace(cj.recipe("grpo"), toy()), r"did you mean \.estimator\?"),
+        (lambda: cj.estimate("rloo", toy()), r"did you mean creditjax.recipe\('rloo'\).estimator\?"),
+        (lambda: cj.estimate(toy(), outcome()), "estimator: Trajectory, .*; the estimator comes first"),
+        (lambda: cj.chain([outcome(), scale(2.0)]), "piece 0 is list, .*; give the pieces one by one"),
+        (lambda: cj.chain(outcome), r"the function outcome, .*; did you mean outcome\(\)\?"),
+        (lambda: transform(takes="TRAJECTORY", gives=None), "takes or gives 'TRAJECTORY', wanted a Level"),
+        (lambda: transform(takes=None, gives=Level.TOKEN, needs="value"), r"wanted a tuple of names, \('value',\)"),
+        (lambda: cj.register(len), "wanted a name"),
         (lambda: cj.blend((outcome(), 1.0), (scale(2.0), 1.0)), "sources and transforms mixed"),
         (lambda: cj.blend((outcome(), "1")), "wanted a float or a schedule"),
         (lambda: cj.route((scale(2.0), outcome())), "have to start with a source"),
@@ -381,3 +390,57 @@ def test_every_recipe_has_a_card_and_a_docstring():
         recipe = cj.recipe(name)
         assert recipe.card.id == name and recipe.card.granularity
         assert recipe.objective.needs is not None
+
+
+@pytest.mark.parametrize(
+    ("gives", "scope", "body", "said"),
+    [
+        (Level.TOKEN, "group", lambda x, b: x, r"made: returned level TRAJECTORY\[\], declared TOKEN\[T\]"),
+        (None, "group", lambda x, b: x.value, "made: returned .*, wanted a Credit"),
+        (
+            None,
+            "group",
+            lambda x, b: x.replace(value=b.tokens * 1.0),
+            r"made: returned value of shape \[3, 4\], wanted \[3\] for level TRAJECTORY",
+        ),
+        (None, "batch", lambda x, b: x.replace(valid=x.valid[0]), r"returned valid of shape \[3\], wanted \[1, 3\]"),
+    ],
+)
+def test_what_a_piece_returns_is_held_against_what_it_declares(gives, scope, body, said):
+    if scope == "group":
+
+        @transform(takes=Level.TRAJECTORY, gives=gives)
+        def made(credit, batch):
+            return body(credit, batch)
+
+    else:
+
+        @transform(takes=Level.TRAJECTORY, gives=gives, scope="batch")
+        def made(credit, batch, context):
+            return body(credit, batch)
+
+    with pytest.raises((TypeError, ValueError), match=said):
+        cj.estimate(cj.chain(outcome(), made()), toy())
+
+
+def test_a_missing_field_names_the_innermost_piece_that_needs_it():
+    signals = {"state_key": np.zeros((1, 3, 2), np.int32)}
+    with pytest.raises(ValueError, match="segment: absent, but segment_rewards needs"):
+        cj.estimate(cj.recipe("gigpo").estimator, toy().replace(num_segments=2, signals=signals))
+
+
+def test_a_recipe_of_ones_own_brings_its_card():
+    card = cj.recipes.Card("mine", "Mine", "A note", "unpublished", "trajectory", "monte-carlo")
+    registry = cj.recipes.registry
+    try:
+        cj.register("mine", card=card)(lambda: cj.recipes.Parts(outcome(), cj.recipe("grpo").objective))
+        cj.register("cardless")(lambda: cj.recipes.Parts(outcome(), cj.recipe("grpo").objective))
+        cj.register("partless", card=card)(lambda: outcome())
+        assert cj.recipe("mine").card is card
+        with pytest.raises(ValueError, match="'cardless' has no card"):
+            cj.recipe("cardless")
+        with pytest.raises(TypeError, match="'partless': its function returned Transform, wanted Parts"):
+            cj.recipe("partless")
+    finally:
+        for name in ("mine", "cardless", "partless"):
+            registry._REGISTRY.pop(name, None)

@@ -1,0 +1,139 @@
+"""Exact values, credit and policy gradients by backward recursion over the layers of a process.
+
+A policy is its table of action probabilities ``[O, V]`` (see `process.tabulate` and `process.softmax`). The discount
+applies once from one action to the next, as in `creditjax.kernels`: a reward on an environment's token belongs to the
+action before it and is not discounted against it.
+
+`values`, `reach` and `start_value` are pure and differentiable in the policy and compute in its precision;
+:func:`solve` runs in float64 on the host's behalf.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from creditjax.exact.process import Layer, Process, softmax
+
+Array = jax.Array
+
+
+class Values(NamedTuple):
+    """By layer: V of every state ``[S]`` and Q of every token ``[S, V]`` (0 at tokens that cannot come)."""
+
+    v: tuple[Array, ...]
+    q: tuple[Array, ...]
+
+
+class Solution(NamedTuple):
+    """What is known exactly about a policy, f64 on the host, by layer.
+
+    Attributes:
+      v: ``[S]``, value of each state.
+      q: ``[S, V]``, value of each token.
+      credit: ``[S, V]``, ``q - v``: the exact credit of a token, the environment's included; 0 where none can come.
+      reach: ``[S]``, probability of coming through the state.
+      policy: ``[O, V]``, the policy that they belong to.
+      gamma: the discount.
+    """
+
+    v: tuple[np.ndarray, ...]
+    q: tuple[np.ndarray, ...]
+    credit: tuple[np.ndarray, ...]
+    reach: tuple[np.ndarray, ...]
+    policy: np.ndarray
+    gamma: float
+
+    @property
+    def start(self) -> float:
+        """J, the value of the start."""
+        return float(self.v[0][0])
+
+
+def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs a function in double precision; what it returns is on the host."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, function(*args, **kwargs))
+
+    return wrapped
+
+
+def law(layer: Layer, policy: Array) -> Array:
+    """Probabilities of the next token in every state ``[S, V]``, the policy's or the environment's."""
+    return jnp.where(layer.acts[:, None], policy[layer.observation], layer.law)
+
+
+@jax.jit
+def _values(layers: tuple[Layer, ...], policy: Array, gamma: Array) -> Values:
+    after = jnp.zeros(1, policy.dtype)
+    discount = after
+    v, q = [], []
+    for layer in reversed(layers):
+        # After the last layer there is one worthless end.
+        future = (discount * after)[layer.next] if v else 0.0
+        q.append(jnp.where(layer.legal, layer.reward + future, 0.0))
+        after = jnp.sum(law(layer, policy) * q[-1], axis=-1)
+        discount = jnp.where(layer.acts, gamma, 1.0)
+        v.append(after)
+    return Values(tuple(reversed(v)), tuple(reversed(q)))
+
+
+def values(process: Process, policy: Array, gamma: float = 1.0) -> Values:
+    """``Q(s, a) = r(s, a) + γ' V(s')`` and ``V(s) = Σ_a π(a|s) Q(s, a)``; γ' is `gamma` where s' acts and 1 elsewhere.
+
+    Args:
+      process: the game laid out.
+      policy: ``[O, V]``, action probabilities.
+      gamma: discount from one action to the next.
+    """
+    return _values(process.layers, jnp.asarray(policy), gamma)
+
+
+def start_value(process: Process, policy: Array, gamma: float = 1.0) -> Array:
+    """J, the value of the start, scalar."""
+    return values(process, policy, gamma).v[0][0]
+
+
+@jax.jit
+def _reach(layers: tuple[Layer, ...], policy: Array) -> tuple[Array, ...]:
+    mass = [jnp.ones(1, policy.dtype)]
+    for layer, after in zip(layers[:-1], layers[1:], strict=True):
+        flow = mass[-1][:, None] * law(layer, policy)
+        mass.append(jnp.zeros(len(after.acts), policy.dtype).at[layer.next].add(jnp.where(layer.legal, flow, 0.0)))
+    return tuple(mass)
+
+
+def reach(process: Process, policy: Array) -> tuple[Array, ...]:
+    """Probability of each state, by layer ``[S]``; every layer sums to 1."""
+    return _reach(process.layers, jnp.asarray(policy))
+
+
+@in_float64
+def solve(process: Process, policy: Array, gamma: float = 1.0) -> Solution:
+    """Values, exact credit and the law of states, in float64.
+
+    Args:
+      process: the game laid out.
+      policy: ``[O, V]``, action probabilities.
+      gamma: discount from one action to the next.
+    """
+    policy = jnp.asarray(policy, jnp.float64)
+    v, q = values(process, policy, gamma)
+    credit = tuple(
+        jnp.where(layer.legal, tokens - state[:, None], 0.0)
+        for layer, state, tokens in zip(process.layers, v, q, strict=True)
+    )
+    return Solution(v, q, credit, reach(process, policy), policy, gamma)
+
+
+@in_float64
+def policy_gradient(process: Process, logits: Array, gamma: float = 1.0) -> np.ndarray:
+    """``dJ / dlogits`` of the softmax policy, f64 ``[O, V]``, by differentiating the recursion."""
+    start = functools.partial(start_value, process, gamma=gamma)
+    return jax.grad(lambda x: start(softmax(process, x)))(jnp.asarray(logits, jnp.float64))

@@ -284,12 +284,11 @@ def add_potential_shaping(
     potential = jnp.where(jnp.isfinite(potential), potential, 0.0)
 
     def one(phi: Array, ids: Array, mask: Array) -> Array:
-        acted_ids = jnp.where(mask, ids, -1)
-        count = jnp.max(acted_ids) + 1
+        count = jnp.max(jnp.where(mask, ids, -1)) + 1
         k = jnp.arange(batch.num_segments)
         gain = jnp.where(k < count, phi[1:] - phi[:-1], 0.0)
         positions = jnp.arange(ids.shape[0])
-        last_of = jnp.max(jnp.where(acted_ids[None, :] == k[:, None], positions, -1), axis=-1)
+        last_of = segments.last_position(ids, mask, batch.num_segments)
         # An empty segment hands its share backwards, at the very front to the first acted position.
         target = jax.lax.cummax(last_of)
         target = jnp.where(target >= 0, target, jnp.argmax(mask))

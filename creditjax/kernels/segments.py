@@ -38,11 +38,17 @@ def segment_mean(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
     return numerics.safe_divide(segment_sum(x, ids, mask, num_segments), segment_count(ids, mask, num_segments))
 
 
+def last_position(ids: Array, mask: Array, num_segments: int) -> Array:
+    """Index of the last selected position of each segment, i32 ``[K]``; -1 where a segment has none."""
+    positions = jnp.arange(ids.shape[0])
+    # One segment after another: a comparison of all with all would be kept as [K, T] integers.
+    return jax.lax.map(lambda k: jnp.max(jnp.where((ids == k) & mask, positions, -1)), jnp.arange(num_segments))
+
+
 def segment_last(ids: Array, mask: Array, num_segments: int) -> Array:
     """True at the last selected position of each segment, bool ``[T]``."""
-    positions = jnp.arange(ids.shape[0])
-    last = jnp.max(jnp.where(_owned(ids, mask, num_segments), positions, -1), axis=-1)
-    return mask & (broadcast(last, ids) == positions) & (ids >= 0)
+    last = last_position(ids, mask, num_segments)
+    return mask & (broadcast(last, ids) == jnp.arange(ids.shape[0])) & (ids >= 0)
 
 
 def broadcast(x: Array, ids: Array) -> Array:

@@ -171,6 +171,17 @@ def test_cost_grows_linearly_with_positions(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_temporary_memory_is_a_few_arrays(name):
+    # Eight arrays [G, T] at linear cost, 2G + 4 where rollouts are compared in pairs.
+    g, t = 8, 2048
+    d = random_batch(np.random.default_rng(0), 1, g, t, 8)
+    batch = to_trajectory(d, build(name).needs + build(name).estimator.uses)
+    compiled = jax.jit(cj.estimate).lower(build(name).estimator, batch).compile()
+    most = 8 if build(name).cost == "linear" else 2 * g + 4
+    assert compiled.memory_analysis().temp_size_in_bytes <= (most + 0.5) * 4 * g * t  # and what is of size G or K
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_missing_need_is_named_with_its_producer(name):
     batch = make(name, 9)
     for need in build(name).estimator.needs:

@@ -56,7 +56,7 @@ def test_group_normalisation_ascends_the_arcsine(p):
 
 def test_future_kl_is_the_gradient_of_the_sequence_kl():
     """Card frpo: ``-beta Σ_{u>=t} k_u`` as credit ascends ``-beta KL(pi || ref)``; the local term alone does not."""
-    process = exact.lay_out(bifurcation.threshold((1, -1, 2), 1, sees="parity"))
+    process = exact.lay_out(bifurcation.threshold((1, -1, 2), 1))
     rng = np.random.default_rng(2)
     logits, reference = rng.normal(size=(2, *process.choices.shape))
     paths = exact.enumerate_paths(process)
@@ -76,7 +76,9 @@ def test_future_kl_is_the_gradient_of_the_sequence_kl():
     own = Oracle(process, solution).logprob(paths)
     signals = {"logprob_current": own, "logprob_ref": Oracle(process, exact.solve(process, other)).logprob(paths)}
     ratio = algebra.log_ratio("logprob_current", "logprob_ref")
-    moments = functools.partial(exact.enumerate_moments, process=process, solution=solution, group_size=1, signals=signals)
+    moments = functools.partial(
+        exact.enumerate_moments, process=process, solution=solution, group_size=1, signals=signals
+    )
     whole = moments(chain(ratio, algebra.future_sum(), algebra.scale(-0.1)))
     local = moments(chain(ratio, algebra.scale(-0.1)))
     np.testing.assert_allclose(whole.gradient, -0.1 * wanted, atol=1e-7)
@@ -153,7 +155,7 @@ def test_potential_shaping_leaves_every_preference_alone():
         process,
         layers=tuple(
             layer._replace(reward=np.where(layer.legal, layer.reward + after[layer.next] - before[:, None], 0.0))
-            for layer, before, after in zip(process.layers, potential, potential[1:], strict=True)
+            for layer, before, after in zip(process.layers, potential[:-1], potential[1:], strict=True)
         ),
     )
     found = exact.solve(shaped, solution.policy)

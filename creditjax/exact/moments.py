@@ -278,7 +278,7 @@ def _chunk(
     signals: Mapping[str, np.ndarray] | None,
     num_paths: int,
 ) -> tuple[np.ndarray, ...]:
-    credit = _credit(estimator, path_lib.batch(paths, index, signals))
+    credit = _credit(estimator, path_lib.batch(paths, index, signals, policy))
     observed, token, acts = paths.observation[index], paths.tokens[index], paths.acts[index]
     return _sums(credit, observed, token, acts, weight, policy, index, num_paths)
 

@@ -85,6 +85,12 @@ def probability(process: Process, paths: Paths, policy: np.ndarray) -> np.ndarra
     return np.prod(paths.gather([np.asarray(table) for table in tables]), axis=1)
 
 
+def log_probability(paths: Paths, policy: np.ndarray) -> np.ndarray:
+    """Log-probability of each action under a policy ``[O, V]``, 0 elsewhere, f64 ``[L, T]``."""
+    chosen = np.where(paths.acts, policy[paths.observation, paths.tokens], 1.0)
+    return np.log(np.maximum(chosen, 1e-30))
+
+
 def exact_credit(paths: Paths, solution: Solution) -> np.ndarray:
     """The exact credit ``r_t + γ' V(s_{t+1}) - V(s_t)`` of every token, f64 ``[L, T]``, the environment's included.
 
@@ -94,7 +100,12 @@ def exact_credit(paths: Paths, solution: Solution) -> np.ndarray:
     return np.where(paths.live, paths.gather(solution.credit), 0.0)
 
 
-def batch(paths: Paths, index: np.ndarray, signals: Mapping[str, np.ndarray] | None = None) -> Trajectory:
+def batch(
+    paths: Paths,
+    index: np.ndarray,
+    signals: Mapping[str, np.ndarray] | None = None,
+    policy: np.ndarray | None = None,
+) -> Trajectory:
     """Groups of episodes as an estimator sees them.
 
     The reward stream is given where any episode is paid before its end; otherwise the outcome alone.
@@ -104,6 +115,7 @@ def batch(paths: Paths, index: np.ndarray, signals: Mapping[str, np.ndarray] | N
       index: i32 ``[P, G]``, which episodes.
       signals: by name. One whose axes begin with P, G has one entry an episode here, ``[L, …]``; one with P alone and
         one without either are taken as they are, for every prompt the same.
+      policy: ``[O, V]``, the policy that rolled out, for `logprob`.
     """
     index = np.asarray(index)
     table = {name: np.asarray(x) for name, x in (signals or {}).items()}
@@ -121,6 +133,7 @@ def batch(paths: Paths, index: np.ndarray, signals: Mapping[str, np.ndarray] | N
         action_mask=paths.acts[index],
         outcome=paths.outcome[index].astype(np.float32),
         reward=paths.reward[index].astype(np.float32) if stream else None,
+        logprob=None if policy is None else log_probability(paths, policy)[index].astype(np.float32),
         segment=paths.segment[index],
         num_segments=int(paths.segment.max()) + 1,
         signals=given,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from creditjax.exact.paths import Paths, enumerate_paths, probability
+from creditjax.exact.paths import Paths, enumerate_paths, log_probability, probability
 from creditjax.exact.process import Process
 from creditjax.exact.values import Solution
 
@@ -96,8 +96,7 @@ class Oracle:
 
     def logprob(self, paths: Paths) -> np.ndarray:
         """Log-probability of each action, 0 elsewhere, ``[L, T]``."""
-        chosen = np.take_along_axis(self.law(paths), paths.tokens[..., None], axis=-1)[..., 0]
-        return np.where(paths.acts, np.log(np.where(paths.acts, np.maximum(chosen, 1e-30), 1.0)), 0.0)
+        return log_probability(paths, self.solution.policy)
 
     def entropy(self, paths: Paths) -> np.ndarray:
         """Entropy of the policy at each action, in nats, ``[L, T]``."""

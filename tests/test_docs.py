@@ -57,6 +57,11 @@ def test_readme_examples_run():
     assert result.failed == 0, "".join(report)
 
 
+def test_the_examples_of_the_ground_truth_page_run():
+    result = doctest.testfile(str(ROOT / "docs/ground_truth.md"), module_relative=False)
+    assert result.attempted >= 10 and result.failed == 0
+
+
 def test_readme_table_is_current():
     assert make_tables.updated(README) == README, "run `make tables`"
     for name in creditjax.list_recipes():
@@ -71,7 +76,7 @@ def test_markers_have_to_be_there(text):
         make_tables.updated(text)
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/architecture.md"])
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "docs/architecture.md", "docs/ground_truth.md"])
 def test_links_to_files_lead_somewhere(page):
     path = ROOT / page
     targets = re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8"))

@@ -2,9 +2,9 @@
 
 from collections.abc import Hashable
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-State = Hashable
+State = Any  # anything hashable
 
 
 class Act(NamedTuple):

@@ -133,7 +133,7 @@ def enumerate_moments(
             f"group_size: {group_size} of {len(happens)} episodes are {count} groups, wanted at most {max_groups}; "
             "use sample_moments"
         )
-    totals = None
+    totals: tuple[np.ndarray, ...] = ()
     for members, weight in _groups(chances[happens], group_size, alike, chunk):
         index = happens[members]
         totals = _add(totals, _chunk(estimator, paths, index, weight, solution.policy, signals, len(paths.tokens)))
@@ -180,7 +180,7 @@ def sample_moments(
     """
     if num_groups < 2:
         raise ValueError(f"num_groups: {num_groups}, wanted at least 2 for a standard error")
-    totals = None
+    totals: tuple[np.ndarray, ...] = ()
     starts = range(0, num_groups, chunk)
     for start, own in zip(starts, jax.random.split(key, len(starts)), strict=True):
         size = min(chunk, num_groups - start)
@@ -265,8 +265,8 @@ def _groups(chances: np.ndarray, group_size: int, alike: bool, chunk: int) -> It
         yield np.pad(members, ((0, short), (0, 0))), np.pad(weight, (0, short))
 
 
-def _add(totals: tuple[np.ndarray, ...] | None, new: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    return new if totals is None else tuple(a + b for a, b in zip(totals, new, strict=True))
+def _add(totals: tuple[np.ndarray, ...], new: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(a + b for a, b in zip(totals, new, strict=True)) if totals else new
 
 
 def _chunk(

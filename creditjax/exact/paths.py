@@ -60,7 +60,9 @@ def enumerate_paths(process: Process, max_paths: int = MAX_PATHS) -> Paths:
     Raises:
       ValueError: more than `max_paths`.
     """
-    state, tokens, states = np.zeros(1, np.int32), [], []
+    state = np.zeros(1, np.int32)
+    tokens: list[np.ndarray] = []
+    states: list[np.ndarray] = []
     for layer in process.layers:
         legal = np.asarray(layer.legal)[state]
         if (count := int(legal.sum())) > max_paths:

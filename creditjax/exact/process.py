@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from creditjax.exact.game import Act, Chance, Game
 
 Array = jax.Array
+Table = Any  # a NumPy array on the host, a tracer inside a jitted function
 
 # Beyond this a table of all states is a mistake: merge states, or sample.
 MAX_STATES = 4_000_000
@@ -32,15 +33,15 @@ class Layer(NamedTuple):
       agent: i32 ``[S]``, who acts, -1 where nobody does.
     """
 
-    next: Array
-    reward: Array
-    law: Array
-    legal: Array
-    acts: Array
-    live: Array
-    observation: Array
-    segment: Array
-    agent: Array
+    next: Table
+    reward: Table
+    law: Table
+    legal: Table
+    acts: Table
+    live: Table
+    observation: Table
+    segment: Table
+    agent: Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,8 @@ def lay_out(game: Game, max_states: int = MAX_STATES) -> Process:
         goes on after `game.length` tokens, or one observation with different legal tokens.
     """
     observations: dict[Hashable, tuple[int, tuple[int, ...]]] = {}
-    states, layers = [(game.start(),)], []
+    states: list[tuple[Hashable, ...]] = [(game.start(),)]
+    layers: list[Layer] = []
     for position in range(game.length):
         layer, after = _layer(game, states[-1], position, observations, max_states)
         layers.append(layer)

@@ -73,7 +73,8 @@ def law(layer: Layer, policy: Array) -> Array:
 def _values(layers: tuple[Layer, ...], policy: Array, gamma: Array) -> Values:
     after = jnp.zeros(1, policy.dtype)
     discount = after
-    v, q = [], []
+    v: list[Array] = []
+    q: list[Array] = []
     for layer in reversed(layers):
         # After the last layer there is one worthless end.
         future = (discount * after)[layer.next] if v else 0.0
@@ -129,7 +130,9 @@ def solve(process: Process, policy: Array, gamma: float = 1.0) -> Solution:
         jnp.where(layer.legal, tokens - state[:, None], 0.0)
         for layer, state, tokens in zip(process.layers, v, q, strict=True)
     )
-    return Solution(v, q, credit, reach(process, policy), policy, gamma)
+    # `in_float64` brings them to the host.
+    found: dict[str, Any] = {"v": v, "q": q, "credit": credit, "reach": reach(process, policy), "policy": policy}
+    return Solution(**found, gamma=gamma)
 
 
 @in_float64

@@ -4,7 +4,6 @@ from typing import Unpack
 
 import numpy as np
 
-from creditjax.packing import pad_positions, pad_rollouts
 from creditjax.testing.batches import axes_of, map_arrays, take
 from creditjax.testing.check import (
     Estimator,
@@ -55,12 +54,22 @@ def assert_finite(estimator: Estimator, **options: Unpack[Options]) -> None:
 
 
 def assert_padding_invariant(estimator: Estimator, **options: Unpack[Options]) -> None:
-    """Prompts, rollouts and positions that hold nothing change nobody's credit."""
+    """Prompts, rollouts and positions that hold nothing change nobody's credit.
+
+    They have False for flags, -1 for ids and NaN for numbers: nothing in them may be read.
+    """
+    more = {"P": 1, "G": 2, "T": 3}
 
     def pad(batch: Trajectory, rng: np.random.Generator) -> tuple:
         p, g, t = batch.tokens.shape
-        padded = pad_positions(pad_rollouts(batch, p + 1, g + 2), t + 3)
-        return padded, lambda credit: credit[:p, :g, :t]
+        if batch.votes is None:
+            batch = batch.replace(votes=batch.action_mask.any(axis=-1))
+
+        def one(name: str, x: np.ndarray) -> np.ndarray:
+            blank = {"b": False, "i": 0 if name == "tokens" else -1, "f": np.nan}[x.dtype.kind]
+            return np.pad(x, [(0, more.get(axis, 0)) for axis in axes_of(batch, name)], constant_values=blank)
+
+        return map_arrays(batch, one), lambda credit: credit[:p, :g, :t]
 
     holds = unchanged("credit changes when the batch is padded", pad, options)
     check("assert_padding_invariant", estimator, holds, options)

@@ -126,10 +126,9 @@ def assert_causal(estimator: Estimator, **options: Unpack[Options]) -> None:
         cut = rng.integers(0, np.maximum(last, 0) + 1)
         row = rng.integers(0, acted.shape[1], size=acted.shape[:1])
         chosen = (np.arange(acted.shape[1]) == row[:, None]) & (last > cut)
-        later_position = chosen[..., None] & (
-            np.arange(acted.shape[-1])
-            > np.where(acted & (segment <= cut[..., None]), np.arange(acted.shape[-1]), -1).max(-1, keepdims=True)
-        )
+        ahead = acted & (segment > cut[..., None])
+        # What is observed before the next action belongs to the last one: only from the next action on it is later.
+        later_position = chosen[..., None] & np.logical_or.accumulate(ahead, axis=-1)
         first_later = later_position & acted & (np.cumsum(later_position & acted, axis=-1) == 1)
         keep = {"action_mask", "segment", "agent", "token_mask", "terminated", "truncated", "votes", "trajectory"}
 

@@ -1,0 +1,43 @@
+"""The table of properties of one estimator."""
+
+import pytest
+from testing_twins import centred
+
+from creditjax import recipe, testing
+
+
+def test_says_what_holds_and_shows_what_does_not():
+    claims = {
+        "zero_outside_mask": {},
+        "shift_invariant": {},
+        "scale_invariant": {},
+        "bounded": {"bound": 1e9},
+        "unbiased": {},
+        "efficient": {},
+    }
+    found = testing.check_all(recipe("dr_grpo").estimator, claims)
+    assert list(found) == list(claims)
+    assert found["zero_outside_mask"] == found["shift_invariant"] == found["bounded"] == "holds"
+    assert found["scale_invariant"].startswith("does not hold: credit changes when outcomes are multiplied by 3 (found")
+    assert found["unbiased"].startswith("does not hold: biased by 0.25 of the exact gradient")
+
+
+def test_without_claims_it_asks_what_can_be_asked():
+    found = testing.check_all(centred)
+    left_out = {"bounded", "sums_preserved", "variance_at_most", "efficient", "symmetric", "null_player"}
+    assert set(found) == set(testing.PROPERTIES) - left_out
+    assert found["padding_invariant"] == found["unbiased_up_to_scale"] == "holds"
+    assert found["gradient_stopped"].startswith("does not hold: JAX cannot trace it")
+
+
+def test_questions_that_cannot_be_put():
+    with pytest.raises(KeyError, match="wanted some of"):
+        testing.check_all(centred, ["unbaised"])
+    assert testing.check_all(centred, ["bounded"])["bounded"].startswith("not checked: ")
+    found = testing.check_all(recipe("matchtir").estimator, ["unbiased"])["unbiased"]
+    assert found.startswith("not checked: ") and "not determined by the process" in found
+
+
+def test_every_assertion_is_public_and_in_the_table():
+    public = {name.removeprefix("assert_") for name in testing.__all__ if name.startswith("assert_")}
+    assert public == set(testing.PROPERTIES)

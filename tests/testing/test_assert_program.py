@@ -7,7 +7,8 @@ import pytest
 from testing_twins import leave_one_out as on_the_host
 
 from creditjax import recipe, testing
-from creditjax.algebra import Level, batch_whiten, chain, credit, outcome, transform
+from creditjax.algebra import Level, batch_whiten, chain, outcome, transform
+from creditjax.algebra.credit import credit
 
 RIGHT = recipe("rloo").estimator
 
@@ -107,9 +108,9 @@ def test_holds_for_the_right_ones(assertion, right):
         (testing.assert_jit_vmap_agree, remembers_the_count(), "differs from eager"),
         (testing.assert_jit_vmap_agree, on_the_host, "JAX cannot trace it"),
         (testing.assert_sharding_agrees, chain(outcome(), minus_local_mean()), "on 8 devices differs from that on one"),
-        (testing.assert_dtype_stable, in_double, "credit is float64, wanted float32"),
-        (testing.assert_dtype_stable, in_half, "credit is float16, wanted float32"),
-        (testing.assert_dtype_stable, wider_with_x64, "credit is float64, wanted float32"),
+        (testing.assert_dtype_stable, in_double, "credit is float64 with bfloat16 outcomes, wanted float32"),
+        (testing.assert_dtype_stable, in_half, "credit is float16 with bfloat16 outcomes, wanted float32"),
+        (testing.assert_dtype_stable, wider_with_x64, "float64 .* and 64-bit types enabled, wanted float32"),
         (testing.assert_gradient_stopped, open_to_gradients, "a gradient flows through credit to outcome"),
         (testing.assert_gradient_stopped, on_the_host, "JAX cannot trace it"),
         (testing.assert_no_recompilation, one_program_a_value, "a batch of the same shape: traced [0-9]+ times"),

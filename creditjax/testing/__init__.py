@@ -30,6 +30,7 @@ group's std. Without the division it says that each rollout's own outcome is in 
 
 from creditjax.testing.batches import random_batch, take
 from creditjax.testing.check import Estimator, Options
+from creditjax.testing.games import Case, case, default_cases
 from creditjax.testing.invariance import (
     assert_expansion_invariant,
     assert_finite,
@@ -60,13 +61,10 @@ from creditjax.testing.program import (
 from creditjax.testing.shapley import assert_efficient, assert_null_player, assert_symmetric
 from creditjax.testing.table import PROPERTIES, check_all
 from creditjax.testing.truth import (
-    Case,
     assert_policy_invariant,
     assert_unbiased,
     assert_unbiased_up_to_scale,
     assert_variance_at_most,
-    case,
-    default_cases,
 )
 
 __all__ = [

@@ -115,43 +115,14 @@ def assert_bounded(estimator: Estimator, bound: float, **options: Unpack[Options
 def assert_causal(estimator: Estimator, **options: Unpack[Options]) -> None:
     """Credit at a position does not use what only later ones decide.
 
-    Of one rollout a prompt, everything after a random segment is exchanged: tokens, rewards, outcome, what segments,
-    boundaries and positions carry. Its credit up to there stays, as the value of the state that was reached may, being
-    known at that boundary.
+    Of one rollout a prompt, everything from the first action after a random segment on is exchanged: tokens, rewards,
+    outcome, what segments, boundaries and positions carry. The value at that action stays, since it is that of the
+    state which was reached. The credit before has to stay too.
     """
 
-    def change(batch: Trajectory, rng: np.random.Generator) -> tuple[Trajectory, np.ndarray]:
-        acted, segment = batch.action_mask, _segments(batch)
-        last = np.where(acted, segment, -1).max(axis=-1)
-        cut = rng.integers(0, np.maximum(last, 0) + 1)
-        row = rng.integers(0, acted.shape[1], size=acted.shape[:1])
-        chosen = (np.arange(acted.shape[1]) == row[:, None]) & (last > cut)
-        ahead = acted & (segment > cut[..., None])
-        # What is observed before the next action belongs to the last one: only from the next action on it is later.
-        later_position = chosen[..., None] & np.logical_or.accumulate(ahead, axis=-1)
-        first_later = later_position & acted & (np.cumsum(later_position & acted, axis=-1) == 1)
-        keep = {"action_mask", "segment", "agent", "token_mask", "terminated", "truncated", "votes", "trajectory"}
-
-        def one(name: str, x: np.ndarray) -> np.ndarray:
-            axes = axes_of(batch, name)
-            if name in keep or axes[:2] != ("P", "G"):
-                return x
-            where = chosen
-            if "T" in axes:
-                # The value at the next action is that of the state reached: known at the boundary.
-                where = later_position & ~first_later if name == "value" else later_position
-            elif "K" in axes:
-                where = chosen[..., None] & (np.arange(x.shape[2]) > cut[..., None])
-            elif "K+1" in axes:
-                where = chosen[..., None] & (np.arange(x.shape[2]) > cut[..., None] + 1)
-            where = where.reshape(*where.shape, *[1] * (x.ndim - where.ndim))
-            return np.where(where, _other(name, x), x)
-
-        return map_arrays(batch, one), chosen[..., None] & ~later_position
-
     def holds(function: Function, batch: Trajectory, rng: np.random.Generator) -> Mismatch | None:
-        changed, before = change(batch, rng)
-        found, wanted = (np.where(before, function(b), 0.0) for b in (changed, batch))
+        changed, before = _other_future(batch, rng)
+        found, wanted = (np.where(before, function(x), 0.0) for x in (changed, batch))
         return compare("credit changes with what only later tokens decide", found, wanted, **tolerances(options))
 
     check("assert_causal", estimator, holds, options)
@@ -194,6 +165,35 @@ def _rescale(by: float) -> Callable:
         return map_arrays(batch, lambda name, x: x * np.float32(by) if name in _SCALED else x), same
 
     return rescale
+
+
+def _other_future(batch: Trajectory, rng: np.random.Generator) -> tuple[Trajectory, np.ndarray]:
+    """The batch with another end to one rollout a prompt, and the positions before it, bool ``[P, G, T]``."""
+    acted, segment = batch.action_mask, _segments(batch)
+    last = np.where(acted, segment, -1).max(axis=-1)
+    cut = rng.integers(0, np.maximum(last, 0) + 1)
+    row = rng.integers(0, acted.shape[1], size=acted.shape[:1])
+    chosen = (np.arange(acted.shape[1]) == row[:, None]) & (last > cut)
+    # What is observed before the next action belongs to the last one: only from the next action on it is later.
+    later = chosen[..., None] & np.logical_or.accumulate(acted & (segment > cut[..., None]), axis=-1)
+    reached = later & acted & (np.cumsum(later & acted, axis=-1) == 1)
+    keep = {"action_mask", "segment", "agent", "token_mask", "terminated", "truncated", "votes", "trajectory"}
+
+    def one(name: str, x: np.ndarray) -> np.ndarray:
+        axes = axes_of(batch, name)
+        if name in keep or axes[:2] != ("P", "G"):
+            return x
+        where = chosen
+        if "T" in axes:
+            where = later & ~reached if name == "value" else later
+        elif axes[2:3] in (("K",), ("K+1",)):
+            # Boundary k + 1 is where segment k has led to.
+            known = cut + (axes[2] == "K+1")
+            where = chosen[..., None] & (np.arange(x.shape[2]) > known[..., None])
+        where = where.reshape(*where.shape, *[1] * (x.ndim - where.ndim))
+        return np.where(where, _other(name, x), x)
+
+    return map_arrays(batch, one), chosen[..., None] & ~later
 
 
 def _paid_at_the_end(estimator: Estimator, options: Options) -> Options:

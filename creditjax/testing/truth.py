@@ -1,71 +1,20 @@
-"""Estimators held against the exact policy gradient, on games so small that every group of episodes is looked at."""
+"""Estimators held against the exact policy gradient, and why they miss it."""
 
-from collections.abc import Callable, Mapping, Sequence
-import functools
+from collections.abc import Sequence
 import itertools
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from creditjax import exact
-from creditjax.algebra import Credit, Level, Transform, transform
-from creditjax.algebra.credit import credit
-from creditjax.exact.signals import Oracle
-from creditjax.testing.check import Estimator, as_function, as_traceable, fail, name_of, reads
-from creditjax.trajectory import FIELDS, Trajectory
+from creditjax.testing.check import Estimator, as_function, fail, name_of, reads
+from creditjax.testing.expectation import expected
+from creditjax.testing.games import Case, default_cases, shaped
+from creditjax.trajectory import FIELDS
 
 # Not 3: there the std of a binary group that is not constant has one value, and dividing by it would look harmless.
 GROUP_SIZE = 4
 RTOL = 1e-4
-
-
-class Case(NamedTuple):
-    """A game, the policy that plays it, and what it yields an estimator.
-
-    Attributes:
-      name: how messages call it.
-      process: the game laid out, see `exact.lay_out`.
-      solution: of the policy, see `exact.solve`.
-      signals: by name, one entry an episode, see `exact.batch`; what is not given and declared is made exactly.
-    """
-
-    name: str
-    process: exact.Process
-    solution: exact.Solution
-    signals: Mapping[str, np.ndarray] = {}
-
-
-def case(
-    name: str,
-    game: Any,
-    policy: Callable[[Any], np.ndarray] | int = 0,
-    signals: Mapping[str, np.ndarray] | None = None,
-) -> Case:
-    """An `exact.Game` with a policy: a function from observations to probabilities, or the seed of a random one."""
-    process = exact.lay_out(game)
-    if not callable(policy):
-        rng = np.random.default_rng(policy)
-        table = exact.tabulate(process, lambda _: rng.dirichlet(np.full(process.num_tokens, 2.0)))
-    else:
-        table = exact.tabulate(process, policy)
-    return Case(name, process, exact.solve(process, table), signals or {})
-
-
-@functools.cache
-def default_cases() -> tuple[Case, ...]:
-    """Three turns each, so that an estimator is compiled once: decisive and idle turns, easy and hard prompts, sums."""
-    from creditjax.tasks import bifurcation
-    from creditjax.tasks.sums import Sums
-
-    easy, hard = (lambda _, p=p: np.array([1 - p, p]) for p in (0.7, 0.35))
-    return (
-        case("threshold", bifurcation.threshold((2, -1, 1), 1), 5),
-        case("easy conjunction", bifurcation.conjunction(3, (0, 2)), easy),
-        case("hard conjunction", bifurcation.conjunction(3, (0, 2)), hard),
-        case("sums", Sums((1, 0, 1), base=2), 7),
-    )
 
 
 def assert_unbiased(
@@ -142,7 +91,7 @@ def assert_variance_at_most(
       rtol: tolerated excess, relative to the other's total variance.
     """
     for x in cases or default_cases():
-        mine, yours = (_moments(e, x, group_size).variance for e in (estimator, other))
+        mine, yours = (expected(e, x, group_size).variance for e in (estimator, other))
         if not mine <= yours * (1 + rtol):
             what = f"variance {mine:.6g} in game {x.name!r}, wanted at most {yours:.6g}, that of {name_of(other)}"
             fail("assert_variance_at_most", estimator, what, [f"groups of {group_size}"])
@@ -169,12 +118,12 @@ def assert_policy_invariant(
       seeds: of the potentials.
       rtol: tolerated change, relative to the exact gradient.
     """
+    signals = [name for name in ("potential", "answer_logprob") if name in reads(estimator)]
     for x, seed in itertools.product(cases or default_cases()[:2], seeds):
-        plain = _moments(estimator, _shaped(x, None, estimator), group_size).gradient
-        shaped = _moments(estimator, _shaped(x, seed, estimator), group_size).gradient
-        change = float(np.linalg.norm(shaped - plain))
+        plain, moved = (expected(estimator, shaped(x, s, signals), group_size).gradient for s in (None, seed))
+        change = float(np.linalg.norm(moved - plain))
         if not change <= rtol * float(np.linalg.norm(exact.true_gradient(x.process, x.solution))):
-            worst = int(np.argmax(np.linalg.norm(shaped - plain, axis=1)))
+            worst = int(np.argmax(np.linalg.norm(moved - plain, axis=1)))
             fail(
                 "assert_policy_invariant",
                 estimator,
@@ -182,12 +131,14 @@ def assert_policy_invariant(
                 [
                     f"seed: {seed}",
                     f"most at observation {x.process.observations[worst]!r}: "
-                    f"found {np.round(shaped[worst], 5)}, wanted {np.round(plain[worst], 5)}",
+                    f"found {np.round(moved[worst], 5)}, wanted {np.round(plain[worst], 5)}",
                 ],
             )
 
 
 class _Judged(NamedTuple):
+    """Expected and exact gradient of one case; `factor` times the exact one comes closest to the expected one."""
+
     case: Case
     gradient: np.ndarray
     truth: np.ndarray
@@ -197,73 +148,12 @@ class _Judged(NamedTuple):
 
 
 def _judge(estimator: Estimator, case: Case, group_size: int) -> _Judged:
-    gradient = _moments(estimator, case, group_size).gradient
+    gradient = expected(estimator, case, group_size).gradient
     truth = exact.true_gradient(case.process, case.solution)
     size, norm = float(np.linalg.norm(truth)), float(np.linalg.norm(gradient))
     dot = float(np.sum(gradient * truth))
     bias = float(np.linalg.norm(gradient - truth))
     return _Judged(case, gradient, truth, bias / size, dot / (size * norm) if norm > 0 else 0.0, dot / size**2)
-
-
-def _moments(estimator: Estimator, case: Case, group_size: int) -> exact.Moments:
-    paths = exact.enumerate_paths(case.process)
-    given = dict(case.signals)
-    oracle = Oracle(case.process, case.solution)
-    missing = tuple(n for n in reads(estimator) if n not in FIELDS and n not in given and n != "token_mask")
-    given |= oracle.signals(paths, missing)
-    chances = exact.probability(case.process, paths, case.solution.policy)
-    count = exact.count_groups(int(np.sum(chances > 0)), group_size)
-    chunk = 1 << min(13, max(8, (count - 1).bit_length()))
-    made = _as_transform(estimator, exact.batch(paths, np.zeros((1, group_size), int), given))
-    if made is None:
-        return _moments_on_host(estimator, case, paths, given, chances, group_size)
-    return exact.enumerate_moments(
-        made, case.process, case.solution, group_size, paths=paths, signals=given, chunk=chunk
-    )
-
-
-def _as_transform(estimator: Estimator, batch: Trajectory) -> Transform | None:
-    """The estimator as a `Transform`, None if it is a function that JAX cannot trace."""
-    if isinstance(estimator, Transform):
-        return estimator
-    value = as_traceable(estimator)
-    try:
-        jax.eval_shape(value, batch)
-    except Exception:
-        return None
-
-    @transform(takes=None, gives=Level.TOKEN, scope="batch", needs=reads(estimator), uses=("segment",))
-    def traced(batch: Trajectory, context: Any) -> Credit:
-        return credit(value(batch), batch.action_mask, Level.TOKEN)
-
-    return traced()
-
-
-def _moments_on_host(
-    estimator: Estimator,
-    case: Case,
-    paths: exact.Paths,
-    signals: Mapping[str, np.ndarray],
-    chances: np.ndarray,
-    group_size: int,
-) -> exact.Moments:
-    """What `exact.enumerate_moments` computes, group by group, for functions that run on the host."""
-    function, policy = as_function(estimator), case.solution.policy
-    shape, first, second, groups = policy.shape, 0.0, 0.0, 0
-    for members in itertools.combinations_with_replacement(np.flatnonzero(chances > 0), group_size):
-        index, counts = np.array(members), np.unique(members, return_counts=True)[1]
-        orders = math.factorial(group_size) / math.prod(map(math.factorial, counts))
-        credits = function(exact.batch(paths, index[None], signals))[0].astype(np.float64)
-        credits = np.where(paths.acts[index], credits, 0.0)
-        at_token = np.zeros(shape)
-        np.add.at(at_token, (paths.observation[index], paths.tokens[index]), credits)
-        gradient = ((at_token - at_token.sum(axis=1, keepdims=True) * policy) / group_size).ravel()
-        weight = orders * np.prod(chances[index])
-        first, second, groups = first + weight * gradient, second + weight * np.outer(gradient, gradient), groups + 1
-    nothing = np.zeros((0, case.process.length))
-    return exact.Moments(
-        np.reshape(first, shape), second - np.outer(first, first), nothing, nothing, np.zeros(shape), groups, True
-    )
 
 
 def _report(found: Sequence[_Judged], worst: _Judged, group_size: int) -> list[str]:
@@ -285,27 +175,32 @@ def _report(found: Sequence[_Judged], worst: _Judged, group_size: int) -> list[s
 
 def _hints(estimator: Estimator, found: Sequence[_Judged], group_size: int) -> list[str]:
     """Why, as far as the numbers tell."""
-    aligned = all(x.cosine > 1 - 1e-4 for x in found)
     factors = np.array([x.factor for x in found])
     own = (group_size - 1) / group_size
+    one_factor = np.ptp(factors) < 1e-3 * np.abs(factors).max()
+    elsewhere = [x for x in found if x.cosine < 1 - 1e-4]
     hints = []
-    if aligned and np.allclose(factors, own, rtol=1e-3):
-        hints.append(f"each rollout's own outcome is in its baseline: scale (G - 1) / G = {own:.4g}")
-    elif aligned and np.ptp(factors) < 1e-3 * np.abs(factors).max():
-        hints.append(f"the credit is the right one times {factors.mean():.4g} in every game")
     if _forgets_scale(estimator, found[0].case, group_size):
         hints.append("outcomes in other units give the same credit: division by the group's std or the like")
-    if aligned and np.ptp(factors) > 1e-3 * np.abs(factors).max():
-        hints.append(
-            f"the scale differs between prompts, {factors.min():.4g} to {factors.max():.4g}: each is weighed by how "
-            "its outcomes scatter"
-        )
-    if not aligned:
+    if not elsewhere and one_factor and np.isclose(factors[0], own, rtol=1e-3):
+        hints.append(f"each rollout's own outcome is in its baseline: scale (G - 1) / G = {own:.4g}")
+    elif not elsewhere and one_factor:
+        hints.append(f"the credit is the right one times {factors.mean():.4g} in every game")
+    elif not elsewhere:
+        span = f"{factors.min():.4g} to {factors.max():.4g}"
+        hints.append(f"the scale differs between prompts, {span}: each is weighed by how its outcomes scatter")
+    elif len(elsewhere) < len(found) and all(_lengths_differ(x.case) for x in elsewhere):
+        hints.append("the direction is wrong only where episodes differ in length: rollouts are weighed by their own")
+    else:
         hints.append(
             "the direction is wrong, not the scale alone: what is subtracted from the credit of a token depends on it, "
             "or tokens are weighed unequally"
         )
     return [f"hint: {hint}" for hint in hints]
+
+
+def _lengths_differ(case: Case) -> bool:
+    return bool(np.ptp(exact.enumerate_paths(case.process).acts.sum(axis=1)) > 0)
 
 
 def _forgets_scale(estimator: Estimator, case: Case, group_size: int) -> bool:
@@ -317,38 +212,3 @@ def _forgets_scale(estimator: Estimator, case: Case, group_size: int) -> bool:
     batch = exact.batch(paths, np.concatenate([order[:1], order[-(group_size - 1) :]])[None])
     once, twice = function(batch), function(batch.replace(outcome=2 * batch.outcome))
     return bool(np.abs(once).max() > 0 and np.allclose(once, twice, rtol=1e-3))
-
-
-def _shaped(case: Case, seed: int | None, estimator: Estimator) -> Case:
-    """The case with a random potential, or with that of 0."""
-    rng = None if seed is None else np.random.default_rng(seed)
-
-    def potential(size: int) -> np.ndarray:
-        return np.zeros(size) if rng is None else rng.normal(size=size)
-
-    # By layer; what has ended is worth nothing.
-    layers = case.process.layers
-    phi = [np.where(np.asarray(x.live), potential(len(x.acts)), 0.0) for x in layers]
-    phi.append(np.zeros(len(case.process.states[-1])))
-    if shaping := {"potential", "answer_logprob"} & set(reads(estimator)):
-        made = _at_boundaries(exact.enumerate_paths(case.process), phi)
-        as_signal = {"potential": made, "answer_logprob": -np.abs(made)[..., None]}
-        return case._replace(signals={**case.signals, **{name: as_signal[name] for name in shaping}})
-    paid = []
-    for here, after, layer in zip(phi[:-1], phi[1:], layers, strict=True):
-        rise = after[np.asarray(layer.next)] - here[:, None]
-        reward: Any = np.asarray(layer.reward) + np.where(layer.legal, rise, 0.0)
-        paid.append(layer._replace(reward=reward))
-    process = exact.Process(tuple(paid), case.process.observations, case.process.states)
-    return case._replace(process=process, solution=exact.solve(process, case.solution.policy))
-
-
-def _at_boundaries(paths: exact.Paths, phi: Sequence[np.ndarray]) -> np.ndarray:
-    """A potential by layer at the beginning of each segment, 0 at the end and after: ``[L, K + 1]``."""
-    along = paths.gather(phi[: paths.tokens.shape[1]])
-    made = np.zeros((len(along), int(paths.segment.max()) + 2))
-    for k in range(made.shape[1] - 1):
-        inside = paths.segment == k
-        here = np.take_along_axis(along, np.argmax(inside, axis=1)[:, None], axis=1)[:, 0]
-        made[:, k] = np.where(inside.any(axis=1), here, 0.0)
-    return made

@@ -7,7 +7,8 @@ import pytest
 from testing_twins import at_the_end, centred, leave_one_out, normalized, reinforce
 
 from creditjax import exact, recipe, testing
-from creditjax.testing.truth import GROUP_SIZE, _moments
+from creditjax.testing.expectation import expected
+from creditjax.testing.truth import GROUP_SIZE
 
 
 def test_a_notebook_is_told_why_it_is_biased_and_mends_it():
@@ -31,6 +32,10 @@ def test_a_notebook_is_told_why_it_is_biased_and_mends_it():
     exec(mended, names)
 
 
+def divides_by_its_length(batch):
+    return leave_one_out(batch) / np.maximum(batch.action_mask.sum(-1, keepdims=True), 1)
+
+
 @pytest.mark.parametrize("right", [leave_one_out, reinforce, recipe("rloo").estimator])
 def test_unbiased(right):
     testing.assert_unbiased(right)
@@ -44,7 +49,8 @@ def test_unbiased(right):
         (recipe("dr_grpo").estimator, r"scale \(G - 1\) / G = 0.75"),
         (recipe("grpo").estimator, "division by the group's std"),
         (lambda batch: 2 * leave_one_out(batch), "the right one times 2 in every game"),
-        (at_the_end, "the direction is wrong"),
+        (at_the_end, "the direction is wrong, not the scale alone"),
+        (divides_by_its_length, "wrong only where episodes differ in length"),
     ],
 )
 def test_biased_and_why(broken, words):
@@ -112,8 +118,8 @@ def test_policy_invariance():
 
 def test_functions_on_the_host_and_transforms_are_judged_alike():
     case = testing.default_cases()[0]
-    host = _moments(leave_one_out, case, GROUP_SIZE)
-    device = _moments(recipe("rloo").estimator, case, GROUP_SIZE)
+    host = expected(leave_one_out, case, GROUP_SIZE)
+    device = expected(recipe("rloo").estimator, case, GROUP_SIZE)
     assert host.groups == device.groups and host.exact
     np.testing.assert_allclose(host.gradient, device.gradient, atol=1e-6)
     np.testing.assert_allclose(host.covariance, device.covariance, atol=1e-6)

@@ -1,0 +1,124 @@
+"""Games with a policy, small enough that every group of episodes is looked at."""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from creditjax import exact
+
+
+class Case(NamedTuple):
+    """A game, the policy that plays it, and what it yields an estimator.
+
+    Attributes:
+      name: how messages call it.
+      process: the game laid out, see `exact.lay_out`.
+      solution: of the policy, see `exact.solve`.
+      signals: by name, one entry an episode, see `exact.batch`; what is not given and declared is made exactly.
+    """
+
+    name: str
+    process: exact.Process
+    solution: exact.Solution
+    signals: Mapping[str, np.ndarray] = {}
+
+
+def case(
+    name: str,
+    game: Any,
+    policy: Callable[[Any], np.ndarray] | int = 0,
+    signals: Mapping[str, np.ndarray] | None = None,
+) -> Case:
+    """An `exact.Game` with a policy: a function from observations to probabilities, or the seed of a random one."""
+    process = exact.lay_out(game)
+    if not callable(policy):
+        rng = np.random.default_rng(policy)
+        table = exact.tabulate(process, lambda _: rng.dirichlet(np.full(process.num_tokens, 2.0)))
+    else:
+        table = exact.tabulate(process, policy)
+    return Case(name, process, exact.solve(process, table), signals or {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Stopping:
+    """Token 1 stops, token 0 goes on, three times at most: episodes differ in length. To stop second pays, or never."""
+
+    num_tokens = 2
+    length = 3
+
+    def start(self) -> int:
+        """Nothing done."""
+        return 0
+
+    def move(self, state: int) -> exact.Act | None:
+        """The policy, until it stops; it knows how often it went on."""
+        return exact.Act(state, segment=state) if state < self.length else None
+
+    def step(self, state: int, token: int) -> tuple[int, float]:
+        """The next state, which after the last or a stop is the end."""
+        pays = (state == 1 and token == 1) or (state == 2 and token == 0)
+        return (self.length if token else state + 1), float(pays)
+
+
+@functools.cache
+def default_cases() -> tuple[Case, ...]:
+    """Three turns each, so that an estimator is compiled once; outcomes are 0 or 1.
+
+    Decisive and idle turns, an easy and a hard prompt of one kind, running sums, and episodes of unequal length.
+    """
+    from creditjax.tasks import bifurcation
+    from creditjax.tasks.sums import Sums
+
+    easy, hard = (lambda _, p=p: np.array([1 - p, p]) for p in (0.7, 0.35))
+    return (
+        case("threshold", bifurcation.threshold((2, -1, 1), 1), 5),
+        case("easy conjunction", bifurcation.conjunction(3, (0, 2)), easy),
+        case("hard conjunction", bifurcation.conjunction(3, (0, 2)), hard),
+        case("sums", Sums((1, 0, 1), base=2), 7),
+        case("stopping", Stopping(), easy),
+    )
+
+
+def shaped(case: Case, seed: int | None, signals: Sequence[str] = ()) -> Case:
+    """The case with a random potential of the state, 0 at the end, or with one of 0 everywhere.
+
+    Args:
+      case: the game.
+      seed: of the potential, None for 0.
+      signals: those of `potential` and `answer_logprob` (there at most 0) that shall show it; without any, every step
+        pays ``Φ(s') - Φ(s)``.
+    """
+    rng = None if seed is None else np.random.default_rng(seed)
+
+    def potential(size: int) -> np.ndarray:
+        return np.zeros(size) if rng is None else rng.normal(size=size)
+
+    # By layer; what has ended is worth nothing.
+    layers = case.process.layers
+    phi = [np.where(np.asarray(x.live), potential(len(x.acts)), 0.0) for x in layers]
+    phi.append(np.zeros(len(case.process.states[-1])))
+    if signals:
+        made = _at_boundaries(exact.enumerate_paths(case.process), phi)
+        as_signal = {"potential": made, "answer_logprob": -np.abs(made)[..., None]}
+        return case._replace(signals={**case.signals, **{name: as_signal[name] for name in signals}})
+    paid = []
+    for here, after, layer in zip(phi[:-1], phi[1:], layers, strict=True):
+        rise = after[np.asarray(layer.next)] - here[:, None]
+        reward: Any = np.asarray(layer.reward) + np.where(layer.legal, rise, 0.0)
+        paid.append(layer._replace(reward=reward))
+    process = exact.Process(tuple(paid), case.process.observations, case.process.states)
+    return case._replace(process=process, solution=exact.solve(process, case.solution.policy))
+
+
+def _at_boundaries(paths: exact.Paths, phi: Sequence[np.ndarray]) -> np.ndarray:
+    """A potential by layer at the beginning of each segment, 0 at the end and after: ``[L, K + 1]``."""
+    along = paths.gather(phi[: paths.tokens.shape[1]])
+    made = np.zeros((len(along), int(paths.segment.max()) + 2))
+    for k in range(made.shape[1] - 1):
+        inside = paths.segment == k
+        here = np.take_along_axis(along, np.argmax(inside, axis=1)[:, None], axis=1)[:, 0]
+        made[:, k] = np.where(inside.any(axis=1), here, 0.0)
+    return made

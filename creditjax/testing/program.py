@@ -90,10 +90,13 @@ def assert_dtype_stable(estimator: Estimator, **options: Unpack[Options]) -> Non
         wanted = function(batch)
         for x64 in (False, True):
             for dtype in (jnp.bfloat16, jnp.float16, np.float64):
-                with jax.enable_x64(x64):
-                    found = function(batch.replace(outcome=np.asarray(batch.outcome).astype(dtype)))
+                types = f"with {np.dtype(dtype).name} outcomes" + (" and 64-bit types enabled" if x64 else "")
+                try:
+                    with jax.enable_x64(x64):
+                        found = function(batch.replace(outcome=np.asarray(batch.outcome).astype(dtype)))
+                except (TypeError, ValueError) as error:
+                    fail("assert_dtype_stable", estimator, f"it cannot be computed {types}: {error}")
                 if found.dtype != np.float32:
-                    types = f"with {np.dtype(dtype).name} outcomes" + (" and 64-bit types enabled" if x64 else "")
                     return Mismatch(f"credit is {found.dtype} {types}, wanted float32", found, wanted)
         return None
 

@@ -85,6 +85,10 @@ def test_holds_for_what_the_other_tests_call_right(estimator):
         assertion(estimator)
 
 
+def test_padding_leaves_signals_without_axes_alone():
+    testing.assert_padding_invariant(recipe("reinforce_baseline").estimator, seeds=[0])
+
+
 def test_the_counterexample_is_small():
     with pytest.raises(AssertionError, match="1 prompts, 1 rollouts, 2 positions"):
         testing.assert_zero_outside_mask(leaks_outside_the_mask)

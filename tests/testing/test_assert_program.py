@@ -53,6 +53,12 @@ def wider_with_x64(batch):
     return traced(batch) + jnp.zeros(batch.tokens.shape)
 
 
+def refuses_x64(batch):
+    if jnp.zeros(1).dtype != jnp.float32:
+        raise TypeError("carry is float64")
+    return traced(batch)
+
+
 def one_program_a_value(batch):
     """Compiles the number in the first outcome into the program."""
     return jax.jit(lambda x, scale: x * scale, static_argnums=1)(traced(batch), float(batch.outcome[0, 0]))
@@ -111,6 +117,7 @@ def test_holds_for_the_right_ones(assertion, right):
         (testing.assert_dtype_stable, in_double, "credit is float64 with bfloat16 outcomes, wanted float32"),
         (testing.assert_dtype_stable, in_half, "credit is float16 with bfloat16 outcomes, wanted float32"),
         (testing.assert_dtype_stable, wider_with_x64, "float64 .* and 64-bit types enabled, wanted float32"),
+        (testing.assert_dtype_stable, refuses_x64, "cannot be computed .* 64-bit types enabled: carry is float64"),
         (testing.assert_gradient_stopped, open_to_gradients, "a gradient flows through credit to outcome"),
         (testing.assert_gradient_stopped, on_the_host, "JAX cannot trace it"),
         (testing.assert_no_recompilation, one_program_a_value, "a batch of the same shape: traced [0-9]+ times"),

@@ -32,7 +32,7 @@ def expected(estimator: Estimator, case: Case, group_size: int) -> exact.Moments
     chances = exact.probability(case.process, paths, case.solution.policy)
     count = exact.count_groups(int(np.sum(chances > 0)), group_size)
     chunk = 1 << min(13, max(8, (count - 1).bit_length()))
-    made = _as_transform(estimator, exact.batch(paths, np.zeros((1, group_size), int), given))
+    made = _as_transform(estimator, exact.batch(paths, np.zeros((1, group_size), int), given, case.solution.policy))
     if made is None:
         return _on_host(estimator, case, paths, given, chances, group_size)
     return exact.enumerate_moments(
@@ -77,7 +77,7 @@ def _on_host(
     for members in itertools.combinations_with_replacement(np.flatnonzero(chances > 0), group_size):
         index, counts = np.array(members), np.unique(members, return_counts=True)[1]
         orders = math.factorial(group_size) / math.prod(map(math.factorial, counts))
-        credits = function(exact.batch(paths, index[None], signals))[0].astype(np.float64)
+        credits = function(exact.batch(paths, index[None], signals, policy))[0].astype(np.float64)
         credits = np.where(paths.acts[index], credits, 0.0)
         at_token = np.zeros(shape)
         np.add.at(at_token, (paths.observation[index], paths.tokens[index]), credits)

@@ -30,6 +30,11 @@ def assert_unbiased(
       cases: games with policies; three families of three turns by default.
       group_size: G.
       rtol: tolerated ``‖bias‖ / ‖exact gradient‖``.
+
+    Raises:
+      AssertionError: biased; with bias, cosine and scale by game, the observation that is most wrong, and hints.
+      KeyError: the estimator reads a signal that the game does not determine and its `Case` does not give.
+      ValueError: the exact gradient of a case is 0.
     """
     found = [_judge(estimator, x, group_size) for x in cases or default_cases()]
     worst = max(found, key=lambda x: x.relative_bias)
@@ -151,6 +156,8 @@ def _judge(estimator: Estimator, case: Case, group_size: int) -> _Judged:
     gradient = expected(estimator, case, group_size).gradient
     truth = exact.true_gradient(case.process, case.solution)
     size, norm = float(np.linalg.norm(truth)), float(np.linalg.norm(gradient))
+    if size == 0:
+        raise ValueError(f"case {case.name!r}: the exact gradient is 0, wanted a policy that the outcome depends on")
     dot = float(np.sum(gradient * truth))
     bias = float(np.linalg.norm(gradient - truth))
     return _Judged(case, gradient, truth, bias / size, dot / (size * norm) if norm > 0 else 0.0, dot / size**2)
@@ -209,6 +216,7 @@ def _forgets_scale(estimator: Estimator, case: Case, group_size: int) -> bool:
         return False
     paths, function = exact.enumerate_paths(case.process), as_function(estimator)
     order = np.argsort(paths.outcome)
-    batch = exact.batch(paths, np.concatenate([order[:1], order[-(group_size - 1) :]])[None])
+    members = np.concatenate([order[:1], order[-(group_size - 1) :]])
+    batch = exact.batch(paths, members[None], policy=case.solution.policy)
     once, twice = function(batch), function(batch.replace(outcome=2 * batch.outcome))
     return bool(np.abs(once).max() > 0 and np.allclose(once, twice, rtol=1e-3))

@@ -2,6 +2,7 @@
 
 import re
 
+from jax import numpy as jnp
 import numpy as np
 import pytest
 from testing_twins import at_the_end, centred, leave_one_out, normalized, reinforce
@@ -125,6 +126,18 @@ def test_functions_on_the_host_and_transforms_are_judged_alike():
     np.testing.assert_allclose(host.covariance, device.covariance, atol=1e-6)
 
 
+@pytest.mark.parametrize("on_host", [False, True])
+def test_functions_see_what_transforms_see(on_host):
+    seen = set()
+
+    def looks(batch):
+        seen.update(name for name in ("logprob", "segment") if batch.get(name) is not None)
+        return leave_one_out(batch) if on_host else jnp.where(batch.action_mask, batch.outcome[..., None], 0.0)
+
+    expected(looks, testing.default_cases()[0], 2)
+    assert seen == {"logprob", "segment"}
+
+
 def test_a_game_of_ones_own():
     from creditjax.tasks import bifurcation
 
@@ -133,3 +146,6 @@ def test_a_game_of_ones_own():
     with pytest.raises(AssertionError, match="in game 'two turns'.*scale 0.5000"):
         testing.assert_unbiased(centred, cases=[mine], group_size=2)
     assert isinstance(mine.process, exact.Process)
+    hopeless = testing.case("nothing to win", bifurcation.threshold((1,), 9))
+    with pytest.raises(ValueError, match="'nothing to win': the exact gradient is 0"):
+        testing.assert_unbiased(leave_one_out, cases=[hopeless])

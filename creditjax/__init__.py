@@ -37,6 +37,7 @@ from creditjax.packing import (
     unpack,
 )
 from creditjax.recipes import Recipe, list_recipes, recipe, register
+from creditjax.recommend import recommend
 from creditjax.segments import segments_from_separators, segments_from_starts, segments_of_length
 from creditjax.trajectory import SIGNALS, SignalSpec, Trajectory, declare_signal, signal_spec
 from creditjax.validation import Fault, check, validate
@@ -73,6 +74,7 @@ __all__ = [
     "pad_positions",
     "pad_rollouts",
     "recipe",
+    "recommend",
     "register",
     "route",
     "segments_from_separators",

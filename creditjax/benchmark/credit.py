@@ -190,7 +190,7 @@ def _all_groups(process: Process, solution: Solution, group: int) -> tuple[Paths
 
 
 def signals_of(given: Setting, names: tuple[str, ...], noise: float = 0.0) -> dict[str, np.ndarray]:
-    """The signals called `names` for the episodes of a setting, `logprob` among them where it is asked for.
+    """The signals called `names` for the episodes of a setting.
 
     Raises:
       KeyError: a signal that neither the process nor the game determines.
@@ -198,9 +198,7 @@ def signals_of(given: Setting, names: tuple[str, ...], noise: float = 0.0) -> di
     oracle = Oracle(given.process, given.solution, noise=noise, seed=1)
     made: dict[str, np.ndarray] = {}
     for name in names:
-        if name == "logprob":
-            made[name] = oracle.logprob(given.paths)
-        elif name == "greedy_outcome":
+        if name == "greedy_outcome":
             # Backward recursion, where enumeration would be too long.
             policy = given.solution.policy
             made[name] = np.asarray(exact.solve(given.process, np.eye(policy.shape[1])[policy.argmax(1)]).start)
@@ -221,9 +219,7 @@ def _batches(given: Setting, estimator: Transform, signals: Mapping[str, np.ndar
     for start in range(0, len(given.index), CHUNK):
         index = given.index[start : start + CHUNK]
         index = np.pad(index, ((0, CHUNK - len(index)), (0, 0)))
-        batch = exact.batch(given.paths, index, {k: x for k, x in signals.items() if k != "logprob"})
-        batch = batch.replace(logprob=signals["logprob"][index]) if "logprob" in signals else batch
-        yield prune(estimator, batch)
+        yield prune(estimator, exact.batch(given.paths, index, signals, given.solution.policy))
 
 
 @jax.jit
@@ -430,15 +426,14 @@ def run(given: Setting, name: str) -> list[Row]:
     if name in CONTROLS:
         return list(_rows(given, row, name, _control(given, name), randomised=name == "control:random"))
     made = recipes.recipe(name, **_OVERRIDES.get(name, {}))
-    names = (*made.signals, *(["logprob"] if "logprob" in (*made.estimator.needs, *made.estimator.uses) else ()))
     try:
-        signals = signals_of(given, names)
+        signals = signals_of(given, made.signals)
     except KeyError as error:
-        why = next((_ELSEWHERE[signal] for signal in names if signal in _ELSEWHERE), str(error.args[0]))
+        why = next((_ELSEWHERE[signal] for signal in made.signals if signal in _ELSEWHERE), str(error.args[0]))
         return [row(name, metric="skipped", value=math.nan, stderr=math.nan, more={"reason": why})]
     credit = steps(given, credit_of(given, made.estimator, signals))
     rows = []
-    noisy = signals_of(given, names, NOISE)
+    noisy = signals_of(given, made.signals, NOISE)
     if any(not np.array_equal(noisy[key], x) for key, x in signals.items()):
         rows += _rows(given, row, f"{name}+noise", steps(given, credit_of(given, made.estimator, noisy)))
     if _varies(given, credit):

@@ -1,0 +1,175 @@
+"""Which method for which situation: the survey's questions, answered with recipes that are registered here.
+
+Source: arXiv:2604.09459, figure 4 and table 8 (card `ca_decision_tree`). The four questions are the survey's; the order
+within a family is chosen.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from creditjax.recipes import Recipe, list_recipes, recipe
+from creditjax.trajectory import FIELDS, signal_spec
+
+SHORT = 2000
+
+# What every run of the library has: fields of the rollouts, and what the policy itself, the sampler and the loop add.
+_ALWAYS = frozenset(FIELDS) - {"segment"} | {
+    "token_mask",
+    "accuracy",
+    "entropy",
+    "self_certainty",
+    "chosen_logit",
+    "sum_pi_squared",
+    "logprob_current",
+    "logprob_ref",
+    "greedy_outcome",
+    "running_baseline",
+}
+_JUDGED = {"process_reward", "potential", "answer_logprob", "call_similarity", "read_is_oracle", "logprob_prm"}
+
+_WHOLE = {
+    "accuracy",
+    "action_mask",
+    "greedy_outcome",
+    "outcome",
+    "reward",
+    "reward_components",
+    "running_baseline",
+    "terminated",
+    "token_mask",
+    "trajectory",
+    "truncated",
+    "votes",
+}
+
+# The order within a family, strongest fit first; recipes that are not named follow by name.
+_ORDER = (
+    *("rloo", "grpo", "dr_grpo"),
+    *("matchtir", "skillgate", "a2tgpo", "pure", "tips", "prime", "tempo", "ppo", "gae", "vtrace", "gigpo"),
+)
+
+
+class Recommendation(NamedTuple):
+    """A recipe, the answers that led to it, and what it costs beyond plain rollouts."""
+
+    recipe: str
+    path: tuple[str, ...]
+    cost: str
+
+
+def recommend(
+    signals: Sequence[str] = (),
+    *,
+    branch: bool = False,
+    critic: bool = False,
+    agents: int = 1,
+    tokens: int | None = None,
+) -> list[Recommendation]:
+    """Registered recipes for a situation, best fit first; episode-level GRPO is always among them.
+
+    Questions in order: is there feedback on intermediate steps (a signal that judges them); can one branch from
+    intermediate states; can one train a critic; otherwise the policy's own statistics and repeated states. Methods that
+    share an outcome among agents come first where there are several. Short rollouts of one agent without any of these
+    start with the episode-level baselines.
+
+    Args:
+      signals: what the task or a model can provide, by the names of `creditjax.SIGNALS`; "segment" if rollouts are cut
+        into turns or steps.
+      branch: rollouts can be started again from, or share, intermediate states.
+      critic: a value head can be trained.
+      agents: how many share the outcome.
+      tokens: typical length of a rollout, if known.
+
+    Raises:
+      KeyError: a signal that is not in the table.
+      ValueError: no agents, or no tokens.
+
+    >>> recommend(["process_reward", "segment"])[0].recipe
+    'pure'
+    >>> recommend(tokens=500)[0].recipe
+    'rloo'
+    """
+    for name in signals:
+        if name not in FIELDS:
+            signal_spec(name)
+    if agents < 1:
+        raise ValueError(f"agents: {agents}, wanted at least 1")
+    if tokens is not None and tokens < 1:
+        raise ValueError(f"tokens: {tokens}, wanted at least 1")
+    given = _ALWAYS | set(signals) | ({"value", "next_value"} if critic else set())
+    if agents > 1:
+        given |= {"agent"}
+    judged = sorted(_JUDGED & set(signals))
+    families: list[tuple[str, tuple[str, ...]]] = []
+    if agents > 1:
+        families.append(("team", (f"{agents} agents share one outcome",)))
+    if judged:
+        families.append(("process", (f"steps are judged ({', '.join(judged)})",)))
+    path = ("steps are judged too" if judged else "the outcome is all the feedback",)
+    if branch:
+        families.append(("branch", (*path, "one can branch from intermediate states")))
+    path = (*path, "one can branch" if branch else "no branching")
+    if critic:
+        families.append(("critic", (*path, "a critic can be trained")))
+    path = (*path, "a critic can be trained too" if critic else "no critic")
+    rest = [("implicit", (*path, "what the rollouts and the policy show of themselves")), ("episode", path)]
+    if tokens is not None and tokens < SHORT and not families:
+        rest = [("episode", (*path, f"{tokens} tokens: an episode is short")), rest[0]]
+    made = [recipe(name) for name in list_recipes()]
+    found = []
+    for family, answers in (*families, *rest):
+        fitting = [r for r in made if _family(r) == family and set(r.needs) <= given]
+        found += [Recommendation(r.name, answers, _cost(r)) for r in sorted(fitting, key=_rank)]
+    return found
+
+
+def _family(made: Recipe) -> str:
+    """The branch of the tree that a recipe hangs on, by what it needs and by the tags of its card."""
+    if made.card.methodology == "game-theoretic" or made.card.granularity == "agent":
+        return "team"
+    if _JUDGED & set(made.needs):
+        return "process"
+    if "value" in made.needs:
+        return "critic"
+    if made.card.methodology == "temporal-difference":
+        return "branch"  # differences of values that the tree of rollouts gives
+    return "episode" if _broadcasts(made) else "implicit"
+
+
+def _broadcasts(made: Recipe) -> bool:
+    """Whether the estimator knows no more of a rollout than what it was paid and where it ended."""
+    return {*made.estimator.needs, *made.estimator.uses} <= _WHOLE
+
+
+def _rank(made: Recipe) -> tuple[int, str]:
+    return (_ORDER.index(made.name) if made.name in _ORDER else len(_ORDER), made.name)
+
+
+def _cost(made: Recipe) -> str:
+    needs = set(made.needs)
+    costs = []
+    if "value" in needs:
+        costs.append("a critic beside the policy")
+    if "coalition_value" in needs:
+        costs.append("the worth of every coalition, 2^N evaluations a rollout")
+    if "process_reward" in needs:
+        costs.append("a process-reward model or oracle on every step")
+    if needs & {"potential", "answer_logprob"}:
+        costs.append("a pass of the policy at every turn boundary")
+    if "logprob_prm" in needs:
+        costs.append("an implicit reward model, trained along")
+    if "logprob_ref" in needs:
+        costs.append("a pass of the reference policy")
+    if "call_similarity" in needs:
+        costs.append("reference calls to match with")
+    if "read_is_oracle" in needs:
+        costs.append("labels of the helpful skill")
+    if "state_key" in needs:
+        costs.append("keys of the states")
+    if "greedy_outcome" in needs:
+        costs.append("one greedy rollout a prompt")
+    if _family(made) == "branch":
+        costs.append("groups that share prefixes")
+    if not costs:
+        costs.append("nothing beyond the rollouts")
+    return ", ".join(costs) + (f"; {made.cost}" if made.cost != "linear" else "")

@@ -47,6 +47,10 @@ format: $(VENV)/test.stamp  ## Rewrite the code in the project's format
 tables: $(VENV)/test.stamp  ## Write the method table of README.md from the registry
 	$(RUN) -m docs.make_tables
 
+.PHONY: properties
+properties: $(VENV)/test.stamp  ## Ask every recipe for every property and write docs/properties.md (ten minutes)
+	$(RUN) -m docs.make_properties
+
 .PHONY: pins
 pins:  ## Choose the newest versions that fit setup.py, and pin them in requirements/
 	rm -rf build/pins

@@ -33,7 +33,7 @@ def reverse_linear_recurrence(a: Array, b: Array) -> Array:
     Raises:
       ValueError: `a` and `b` are not two streams of one length.
     """
-    return b + a * carry_in(a, b, reverse=True)
+    return (b + a * carry_in(a, b, reverse=True)).astype(jnp.float32)
 
 
 def carry_in(a: Array, b: Array, *, reverse: bool) -> Array:
@@ -53,6 +53,9 @@ def carry_in(a: Array, b: Array, *, reverse: bool) -> Array:
     Raises:
       ValueError: `a` and `b` are not two streams of one length and dtype.
     """
+    if jnp.issubdtype(b.dtype, jnp.floating):
+        # Float32 inside, also where 64-bit types are enabled and a constant is one.
+        a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     if a.shape != b.shape or a.ndim != 1 or a.dtype != b.dtype:
         found = f"{a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}"
         raise ValueError(f"a, b: {found}, wanted two streams [T] of one length and dtype")

@@ -107,6 +107,15 @@ def test_jit_eager_and_vmap_agree(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_with_64_bit_types_enabled_credit_is_the_same(name):
+    batch = make(name, 3)
+    with jax.enable_x64(True):
+        wide = cj.estimate(build(name).estimator, batch)
+    assert wide.value.dtype == jnp.float32
+    close(np.asarray(wide.value), credit(name, batch))
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_gradients_through_credit_are_stopped(name):
     batch = make(name, 6)
     floats = {s: x for s, x in batch.signals.items() if x.dtype == np.float32}

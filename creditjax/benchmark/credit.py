@@ -268,18 +268,22 @@ def measure(given: Setting, credit: np.ndarray, randomised: bool = False) -> dic
     parts = _score_sums(given, credit) | _credit_sums(given, credit) | _gradient_sums(given, credit)
     base = given.yardstick
     total = _evaluate(given, _sum(parts), _sum(base))
-    if given.exact:
-        return {name: (value, math.nan if randomised else 0.0) for name, value in total.items()}
-    without = [
-        _evaluate(given, _sum(parts, leave_out=b), _sum(base, leave_out=b), share=1 - 1 / _BLOCKS)
-        for b in range(_BLOCKS)
-    ]
-    found = {}
-    for name, value in total.items():
-        others = np.array([w[name] for w in without])
-        error = math.sqrt((_BLOCKS - 1) * np.var(others)) if np.isfinite(others).all() else math.nan
-        found[name] = (value, error)
-    return found
+    errors = dict.fromkeys(total, math.nan if randomised else 0.0)
+    if not given.exact:
+        without = [
+            _evaluate(given, _sum(parts, leave_out=b), _sum(base, leave_out=b), share=1 - 1 / _BLOCKS)
+            for b in range(_BLOCKS)
+        ]
+        for name in total:
+            others = np.array([w[name] for w in without])
+            errors[name] = math.sqrt((_BLOCKS - 1) * np.var(others)) if np.isfinite(others).all() else math.nan
+    for name in ("bias", "relative_bias"):
+        # A square that is freed of noise may come out below 0, and the root of a small one is less certain than it.
+        root = math.sqrt(max(total[name], 0.0))
+        errors[name] /= max(2 * root, math.sqrt(errors[name])) if errors[name] > 0 else 1.0
+        total[name] = root if math.isfinite(total[name]) else math.nan
+    total["cosine"] = max(-1.0, min(1.0, total["cosine"])) if math.isfinite(total["cosine"]) else math.nan
+    return {name: (total[name], errors[name]) for name in METRICS}
 
 
 def _sum(parts: dict[str, np.ndarray], leave_out: int | None = None) -> dict[str, np.ndarray]:
@@ -396,11 +400,11 @@ def _gradient(given: Setting, total: dict[str, np.ndarray], share: float) -> _Gr
 def _evaluate(
     given: Setting, total: dict[str, np.ndarray], base: dict[str, np.ndarray], share: float = 1.0
 ) -> dict[str, float]:
-    """The metrics of sums over a share of the blocks."""
+    """The metrics of sums over a share of the blocks; both biases squared."""
     made = {name: _divide(*total[name]) for name in SCORES}
     mean2, cross, true2, variance, square = total["credit"]
     factor = max(0.0, cross / square) if square > 0 else 0.0
-    made["bias"] = math.sqrt(max(_divide(factor**2 * mean2 - 2 * factor * cross + true2, true2), 0.0))
+    made["bias"] = _divide(factor**2 * mean2 - 2 * factor * cross + true2, true2)
     made["variance"] = _divide(factor**2 * variance, true2)
     own, reinforce, truth = _gradient(given, total, share), _gradient(given, base, share), given.gradient
     size2 = float(truth @ truth)
@@ -408,9 +412,9 @@ def _evaluate(
     known = own.norm2 > max(2 * own.noise, 1e-15 * size2)
     silent = own.variance <= 0 and not own.noise
     cosine = float(own.mean @ truth) / math.sqrt(max(own.norm2, 1e-300) * size2) if known else math.nan
-    made["cosine"] = 0.0 if silent and not known else float(np.clip(cosine, -1, 1))
+    made["cosine"] = 0.0 if silent and not known else cosine
     off = float(np.sum((own.mean - truth) ** 2)) - own.noise
-    made["relative_bias"] = math.sqrt(max(off, 0.0) / size2)
+    made["relative_bias"] = off / size2
     signal = _divide(own.norm2, own.variance), _divide(reinforce.norm2, reinforce.variance)
     made["efficiency"] = _divide(*signal) if reinforce.norm2 > 2 * reinforce.noise else math.nan
     return made

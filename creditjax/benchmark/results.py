@@ -61,7 +61,7 @@ def parse(line: str) -> Row | None:
     try:
         found = json.loads(line)
         values = {name: found.pop(name) for name in FIELDS}
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError):
         return None
     values |= {name: math.nan if values[name] is None else float(values[name]) for name in ("value", "stderr")}
     return Row(**values, more=found)

@@ -28,8 +28,8 @@ _STYLE = """
 .panel .zero { stroke: var(--dim); stroke-width: 1; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 section h3 { margin-top: 18px; }
-ol.key { columns: 2; column-gap: 18px; margin: 6px 0 8px; padding-left: 24px; font-size: 12.5px; color: var(--dim); }
-ol.key b { color: var(--ink); font-weight: 600; }
+ol.key { columns: 2; column-gap: 22px; margin: 6px 0 8px; padding-left: 20px; font-size: 12px; color: var(--dim); }
+ol.key b { color: var(--ink); font-weight: 400; }
 ol.key li { break-inside: avoid; overflow-wrap: anywhere; }
 ol.key li.many { column-span: all; }
 p.key { display: flex; flex-wrap: wrap; gap: 2px 18px; margin: 0 0 10px; font-size: 13.5px; }
@@ -128,8 +128,9 @@ def _frontier(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
         return ""
     return (
         '<section><h2>Bias against variance</h2><p class="sub">Of each method\'s credit for a step, after the one '
-        "factor that brings it nearest to the exact credit; in units of the exact credit's size. Exact credit is at "
-        "the origin, no credit at all at (1, 0). Methods with the same credit share a number.</p>"
+        "factor that brings it nearest to the exact credit; in units of the exact credit's size. Exact credit "
+        "would be at the origin, far to the left; no credit at all is at (1, 0). Methods with "
+        "the same credit share a number.</p>"
         f'<div class="figures">{panels}</div></section>'
     )
 

@@ -448,27 +448,29 @@ def test_a_recipe_of_ones_own_brings_its_card():
 
 def test_two_channels_have_their_mass_whatever_their_lengths():
     """SkillGate: N / N_task for a task token, weight N / M for all the tokens that name one read skill together."""
-    call = np.array([[[-1, 0, 0, 0, -1, 1, 1, -1], [-1, -1, 0, 0, 0, -1, -1, -1]]])
-    named = np.array([[[0, 0, 1, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 0, 0, 0]]], bool)
-    mask = np.ones((1, 2, 8), bool)
-    mask[0, :, -1] = False
-    reads = dict(read_is_oracle=np.array([[[1, 0], [1, 0]]], bool), read_mask=np.array([[[1, 1], [1, 0]]], bool))
+    call = np.array([[[-1, 0, 0, 0, -1, 1, 1, -1], [-1, -1, 0, 0, 0, -1, -1, -1]]] * 2)
+    named = np.array([[[0, 0, 1, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 0, 0, 0]]] * 2, bool)
+    mask = np.ones((2, 2, 8), bool)
+    mask[..., -1] = False
+    # Nobody in the second group read the helpful skill: its reads have no credit, and no mass.
+    helpful = np.array([[[1, 0], [1, 0]], [[0, 0], [0, 0]]], bool)
+    read = np.array([[[1, 1], [1, 0]]] * 2, bool)
     batch = cj.Trajectory(
-        tokens=np.zeros((1, 2, 8), int),
+        tokens=np.zeros((2, 2, 8), int),
         action_mask=mask,
-        outcome=np.array([[1.0, 0.0]]),
-        signals=dict(read_call=call, read_identity=named, **reads),
+        outcome=np.array([[1.0, 0.0]] * 2),
+        signals=dict(read_call=call, read_identity=named, read_is_oracle=helpful, read_mask=read),
     )
     weight = 0.3
     found = cj.estimate(cj.chain(algebra.read_choice(), algebra.balance_loss_mass(weight)), batch)
     task = mask & (call < 0)
     live = named & mask & (np.asarray(found.value) != 0)
-    actions = {(g, call[0, g, t]) for _, g, t in np.argwhere(live)}
+    actions = {(p, g, call[p, g, t]) for p, g, t in np.argwhere(live)}
     want = np.where(task, mask.sum() / task.sum(), 0.0)
-    for g, k in actions:
-        own = named[0, g] & mask[0, g] & (call[0, g] == k)
-        want[0, g, own] = weight * mask.sum() / len(actions) / own.sum()
-    assert len(actions) == 3
+    for p, g, k in actions:
+        own = named[p, g] & mask[p, g] & (call[p, g] == k)
+        want[p, g, own] = weight * mask.sum() / len(actions) / own.sum()
+    assert len(actions) == 3 and not live[1].any()
     np.testing.assert_allclose(found.extras["loss_weight"], want, rtol=1e-6)
     np.testing.assert_allclose(want[live].sum(), weight * mask.sum())
     np.testing.assert_allclose(want[task].sum(), mask.sum())

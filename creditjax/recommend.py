@@ -145,31 +145,23 @@ def _rank(made: Recipe) -> tuple[int, str]:
     return (_ORDER.index(made.name) if made.name in _ORDER else len(_ORDER), made.name)
 
 
+# What has to be paid for, and the signals that it makes.
+_COSTS = (
+    (("value",), "a critic beside the policy"),
+    (("coalition_value",), "the worth of every coalition, 2^N evaluations a rollout"),
+    (("process_reward",), "a process-reward model or oracle on every step"),
+    (("potential", "answer_logprob"), "a pass of the policy at every turn boundary"),
+    (("logprob_prm",), "an implicit reward model, trained along"),
+    (("logprob_ref",), "a pass of the reference policy"),
+    (("call_similarity",), "reference calls to match with"),
+    (("read_is_oracle",), "labels of the helpful skill"),
+    (("state_key",), "keys of the states"),
+    (("greedy_outcome",), "one greedy rollout a prompt"),
+)
+
+
 def _cost(made: Recipe) -> str:
-    needs = set(made.needs)
-    costs = []
-    if "value" in needs:
-        costs.append("a critic beside the policy")
-    if "coalition_value" in needs:
-        costs.append("the worth of every coalition, 2^N evaluations a rollout")
-    if "process_reward" in needs:
-        costs.append("a process-reward model or oracle on every step")
-    if needs & {"potential", "answer_logprob"}:
-        costs.append("a pass of the policy at every turn boundary")
-    if "logprob_prm" in needs:
-        costs.append("an implicit reward model, trained along")
-    if "logprob_ref" in needs:
-        costs.append("a pass of the reference policy")
-    if "call_similarity" in needs:
-        costs.append("reference calls to match with")
-    if "read_is_oracle" in needs:
-        costs.append("labels of the helpful skill")
-    if "state_key" in needs:
-        costs.append("keys of the states")
-    if "greedy_outcome" in needs:
-        costs.append("one greedy rollout a prompt")
+    costs = [cost for signals, cost in _COSTS if set(signals) & set(made.needs)]
     if _family(made) == "branch":
         costs.append("groups that share prefixes")
-    if not costs:
-        costs.append("nothing beyond the rollouts")
-    return ", ".join(costs) + (f"; {made.cost}" if made.cost != "linear" else "")
+    return ", ".join(costs or ["nothing beyond the rollouts"]) + (f"; {made.cost}" if made.cost != "linear" else "")

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from creditjax import exact, recipes
-from creditjax.algebra import Transform, estimate
+from creditjax.algebra import Transform
 from creditjax.algebra.estimate import prune
 from creditjax.benchmark import scores
 from creditjax.benchmark.results import Results, Row
@@ -34,7 +34,7 @@ from creditjax.exact.signals import Oracle
 from creditjax.exact.values import Solution
 from creditjax.naming import nearest
 from creditjax.tasks import bifurcation, chains, hypergrid, pipeline, sums
-from creditjax.trajectory import Trajectory, signal_spec
+from creditjax.trajectory import Trajectory
 
 NOISE = 0.3
 # Groups in flight, the same in all settings so that programs are compiled once a horizon.
@@ -182,12 +182,9 @@ def _all_groups(process: Process, solution: Solution, group: int) -> tuple[Paths
         return None
     if exact.count_groups(len(paths.tokens), group) > _ENUMERATED:
         return None
-    index = np.array(list(itertools.combinations_with_replacement(range(len(paths.tokens)), group)))
-    weight = np.prod(exact.probability(process, paths, solution.policy)[index], axis=1)
-    orders = [
-        math.factorial(group) / math.prod(map(math.factorial, np.unique(i, return_counts=True)[1])) for i in index
-    ]
-    return paths, index, weight * orders
+    chances = exact.probability(process, paths, solution.policy)
+    index, weight = next(exact.groups(chances, group, True, exact.count_groups(len(chances), group)))
+    return paths, index, weight
 
 
 def signals_of(given: Setting, names: tuple[str, ...], noise: float = 0.0) -> dict[str, np.ndarray]:
@@ -199,11 +196,7 @@ def signals_of(given: Setting, names: tuple[str, ...], noise: float = 0.0) -> di
     oracle = Oracle(given.process, given.solution, noise=noise, seed=1)
     made: dict[str, np.ndarray] = {}
     for name in names:
-        if name == "greedy_outcome":
-            # Backward recursion, where enumeration would be too long.
-            policy = given.solution.policy
-            made[name] = np.asarray(exact.solve(given.process, np.eye(policy.shape[1])[policy.argmax(1)]).start)
-        elif name == "coalition_value" and hasattr(given.game, "coalition_value"):
+        if name == "coalition_value" and hasattr(given.game, "coalition_value"):
             made[name] = given.game.coalition_value(given.paths.tokens)
         else:
             made |= oracle.signals(given.paths, (name,))
@@ -212,7 +205,7 @@ def signals_of(given: Setting, names: tuple[str, ...], noise: float = 0.0) -> di
 
 def credit_of(given: Setting, estimator: Transform, signals: Mapping[str, np.ndarray]) -> np.ndarray:
     """An estimator's credit of every token in every group, one prompt at a time, ``[N, G, T]``."""
-    made = [np.asarray(_credit(estimator, batch)) for batch in _batches(given, estimator, signals)]
+    made = [np.asarray(exact.group_credit(estimator, batch)) for batch in _batches(given, estimator, signals)]
     return np.concatenate(made)[: len(given.index)]
 
 
@@ -221,19 +214,6 @@ def _batches(given: Setting, estimator: Transform, signals: Mapping[str, np.ndar
         index = given.index[start : start + CHUNK]
         index = np.pad(index, ((0, CHUNK - len(index)), (0, 0)))
         yield prune(estimator, exact.batch(given.paths, index, signals, given.solution.policy))
-
-
-@jax.jit
-def _credit(estimator: Transform, batch: Trajectory) -> jax.Array:
-    # One prompt at a time, so that batch statistics are those of one group.
-    shared = {name: x for name, x in batch.signals.items() if "P" not in signal_spec(name).axes}
-    own = batch.replace(signals={name: x for name, x in batch.signals.items() if name not in shared})
-
-    def one(group: Trajectory) -> jax.Array:
-        alone = jax.tree.map(lambda x: x[None], group).with_signals(**shared)
-        return estimate(estimator, alone).value[0]
-
-    return jax.vmap(one)(own)
 
 
 def steps(given: Setting, credit: np.ndarray) -> np.ndarray:
@@ -457,7 +437,7 @@ def _milliseconds(estimator: Transform, batch: Trajectory, budget_s: float = 1.0
     times: list[float] = []
     while len(times) < 5 and sum(times) < budget_s:
         began = time.perf_counter()
-        jax.block_until_ready(_credit(estimator, batch))
+        jax.block_until_ready(exact.group_credit(estimator, batch))
         times.append(time.perf_counter() - began)
     return 1e3 * statistics.median(times)
 

@@ -134,7 +134,7 @@ def enumerate_moments(
             "use sample_moments"
         )
     totals: tuple[np.ndarray, ...] = ()
-    for members, weight in _groups(chances[happens], group_size, alike, chunk):
+    for members, weight in groups(chances[happens], group_size, alike, chunk):
         index = happens[members]
         totals = _add(totals, _chunk(estimator, paths, index, weight, solution.policy, signals, len(paths.tokens)))
     gradient, second, mass, credit, square = totals
@@ -241,17 +241,24 @@ def reinforce() -> Transform:
     return chain(outcome())
 
 
-def _groups(chances: np.ndarray, group_size: int, alike: bool, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All groups in chunks of one size: members ``[chunk, G]`` and probabilities (0 for what fills the last chunk)."""
+def groups(chances: np.ndarray, group_size: int, alike: bool, chunk: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All groups in chunks of one size: members ``[chunk, G]`` and probabilities (0 for what fills the last chunk).
+
+    Args:
+      chances: ``[L]``, probability of each episode.
+      group_size: G.
+      alike: each multiset once, weighted by the number of its orders.
+      chunk: groups at a time.
+    """
     episodes = range(len(chances))
-    groups = (
+    every = (
         itertools.combinations_with_replacement(episodes, group_size)
         if alike
         else itertools.product(episodes, repeat=group_size)
     )
     factorials = np.array([math.factorial(n) for n in range(group_size + 1)], float)
     kind = np.dtype((np.int32, group_size))
-    while len(members := np.fromiter(itertools.islice(groups, chunk), kind)):
+    while len(members := np.fromiter(itertools.islice(every, chunk), kind)):
         members = members.reshape(-1, group_size)
         weight = np.prod(chances[members], axis=1)
         if alike:
@@ -278,14 +285,14 @@ def _chunk(
     signals: Mapping[str, np.ndarray] | None,
     num_paths: int,
 ) -> tuple[np.ndarray, ...]:
-    credit = _credit(estimator, path_lib.batch(paths, index, signals, policy))
+    credit = group_credit(estimator, path_lib.batch(paths, index, signals, policy))
     observed, token, acts = paths.observation[index], paths.tokens[index], paths.acts[index]
     return _sums(credit, observed, token, acts, weight, policy, index, num_paths)
 
 
 @jax.jit
-def _credit(estimator: Transform, batch: Trajectory) -> Array:
-    # One prompt at a time, so that batch statistics are those of one group.
+def group_credit(estimator: Transform, batch: Trajectory) -> Array:
+    """Credit ``[N, G, T]`` of N groups, one at a time, so that batch statistics are those of one group."""
     shared = {name: x for name, x in batch.signals.items() if "P" not in signal_spec(name).axes}
     own = batch.replace(signals={name: x for name, x in batch.signals.items() if name not in shared})
 

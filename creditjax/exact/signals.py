@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from creditjax.exact.paths import Paths, enumerate_paths, log_probability, probability
+from creditjax.exact.paths import Paths, log_probability
 from creditjax.exact.process import Process
-from creditjax.exact.values import Solution
+from creditjax.exact.values import Solution, solve
 
 # exp(-20) stands for an answer that has become impossible.
 _LEAST = 2e-9
@@ -114,8 +114,7 @@ class Oracle:
         """Expected outcome of always taking the most likely action, ``[]``."""
         policy = self.solution.policy
         greedy = np.eye(policy.shape[1])[np.argmax(policy, axis=1)]
-        every = enumerate_paths(self.process)
-        return np.asarray(probability(self.process, every, greedy) @ every.outcome)
+        return np.asarray(solve(self.process, greedy).start)
 
     def state_key(self, paths: Paths) -> np.ndarray:
         """What the policy saw when each segment began, -1 for segments without an action: i32 ``[L, K]``."""

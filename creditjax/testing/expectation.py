@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 import functools
-import itertools
-import math
 from typing import Any
 
 import jax
@@ -73,18 +71,18 @@ def _on_host(
 ) -> exact.Moments:
     """What `exact.enumerate_moments` computes, group by group, for functions that run on the host."""
     function, policy = as_function(estimator), case.solution.policy
-    shape, first, second, groups = policy.shape, 0.0, 0.0, 0
-    for members in itertools.combinations_with_replacement(np.flatnonzero(chances > 0), group_size):
-        index, counts = np.array(members), np.unique(members, return_counts=True)[1]
-        orders = math.factorial(group_size) / math.prod(map(math.factorial, counts))
+    shape, first, second, count = policy.shape, 0.0, 0.0, 0
+    happens = np.flatnonzero(chances > 0)
+    every = exact.groups(chances[happens], group_size, True, exact.count_groups(len(happens), group_size))
+    for members, weight in zip(*next(every), strict=True):
+        index = happens[members]
         credits = function(exact.batch(paths, index[None], signals, policy))[0].astype(np.float64)
         credits = np.where(paths.acts[index], credits, 0.0)
         at_token = np.zeros(shape)
         np.add.at(at_token, (paths.observation[index], paths.tokens[index]), credits)
         gradient = ((at_token - at_token.sum(axis=1, keepdims=True) * policy) / group_size).ravel()
-        weight = orders * np.prod(chances[index])
-        first, second, groups = first + weight * gradient, second + weight * np.outer(gradient, gradient), groups + 1
+        first, second, count = first + weight * gradient, second + weight * np.outer(gradient, gradient), count + 1
     nothing = np.zeros((0, case.process.length))
     return exact.Moments(
-        np.reshape(first, shape), second - np.outer(first, first), nothing, nothing, np.zeros(shape), groups, True
+        np.reshape(first, shape), second - np.outer(first, first), nothing, nothing, np.zeros(shape), count, True
     )

@@ -124,22 +124,12 @@ def state_normalize(
     """Compares segments of the group that were acted in the same state (GiGPO, arXiv:2505.10978).
 
     An anchor group is all (rollout, segment) pairs with equal `key`; its mean is subtracted, with `divide` the result
-    is divided by its std + eps. A state visited once is compared with nothing: 0. Cost: quadratic in the G*K segments
-    of a group, none in T.
+    is divided by its std + eps. A state visited once is compared with nothing: 0.
     """
-    shape = credit.value.shape
-    weight = jnp.where(credit.valid, vote_weight(batch)[:, None], 0.0).reshape(-1)
-    x, keys = credit.value.reshape(-1), batch.signals[key].reshape(-1)
-    same = (keys[:, None] == keys[None, :]) & (weight > 0)[:, None] & (weight > 0)[None, :]
-
-    def one(mine: Array, own: Array) -> Array:
-        w = jnp.where(mine, weight, 0.0)
-        count = numerics.masked_count(w)
-        centred = jnp.where(group.is_constant(x, w), 0.0, own - numerics.masked_mean(x, w))
-        scaled = group.divide_by_std(centred, x, w, ddof=ddof, eps=eps) if divide else centred
-        return jnp.where(count > 1.5, scaled, 0.0)
-
-    return credit.with_value(jax.vmap(one)(same, x).reshape(shape))
+    weight = jnp.where(credit.valid, vote_weight(batch)[:, None], 0.0)
+    flat = credit.value.reshape(-1), batch.signals[key].reshape(-1), weight.reshape(-1)
+    value = group.compare_equal(*flat, divide=divide, ddof=ddof, eps=eps)
+    return credit.with_value(value.reshape(credit.value.shape))
 
 
 @transform(takes=Level.TOKEN, gives=Level.TOKEN)

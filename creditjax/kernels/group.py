@@ -36,8 +36,11 @@ def is_constant(x: Array, weight: Array, tolerance: float = 1e-6) -> Array:
     Judged on the values and not on their standard deviation: equal values can leave rounding noise in a mean, and
     dividing that noise by itself plus an epsilon would make it credit.
     """
-    high, low = numerics.masked_max(x, weight), numerics.masked_min(x, weight)
-    return ~(high - low > tolerance * jnp.maximum(jnp.abs(high), jnp.abs(low)))
+    return ~_differ(numerics.masked_max(x, weight), numerics.masked_min(x, weight), tolerance)
+
+
+def _differ(high: Array, low: Array, tolerance: float = 1e-6) -> Array:
+    return high - low > tolerance * jnp.maximum(jnp.abs(high), jnp.abs(low))
 
 
 def center(x: Array, weight: Array, *, mean_weight: Array | None = None, single: Single = "zero") -> Array:
@@ -85,10 +88,51 @@ def divide_by_std(value: Array, x: Array, weight: Array, *, ddof: int, eps: floa
 
     Without this rule the spread would be 0, and the result a difference divided by `eps` alone.
     """
-    std = numerics.masked_std(x, weight, ddof=ddof)
+    return _over_std(value, numerics.masked_std(x, weight, ddof=ddof), numerics.masked_count(weight), ddof, eps)
+
+
+def _over_std(value: Array, std: Array, count: Array, ddof: int, eps: float | Array) -> Array:
     # Shares of a vote add up to whole numbers only up to rounding.
-    defined = numerics.masked_count(weight) - ddof > 1e-3
-    return jnp.where(defined, numerics.safe_divide(value, std + eps), 0.0)
+    return jnp.where(count - ddof > 1e-3, numerics.safe_divide(value, std + eps), 0.0)
+
+
+def compare_equal(
+    x: Array, key: Array, weight: Array, *, divide: bool = False, ddof: int = 1, eps: float | Array = 1e-6
+) -> Array:
+    """`x` minus the mean over the voters of equal `key`, f32 ``[N]``; with `divide` over their std + eps.
+
+    A voter that is alone with its key gets 0, and so do equal values. Sorted by key, in O(N log N).
+
+    >>> compare_equal(jnp.array([3.0, 5.0, 1.0]), jnp.array([7, 8, 7]), jnp.ones(3)).tolist()
+    [1.0, 0.0, -1.0]
+
+    Args:
+      x: f32 ``[N]``, what is compared.
+      key: i32 ``[N]``.
+      weight: f32 ``[N]``, votes.
+      divide: whether to divide.
+      ddof: of the standard deviation.
+      eps: added to it.
+    """
+    voters, n = weight > 0, x.shape[0]
+    order = jnp.lexsort((key, ~voters))
+    sorted_key, sorted_voters = key[order], voters[order]
+    differs = (sorted_key[1:] != sorted_key[:-1]) | (sorted_voters[1:] != sorted_voters[:-1])
+    rank = jnp.cumsum(jnp.pad(differs, (1, 0)), dtype=jnp.int32)
+    group = jnp.zeros(n, jnp.int32).at[order].set(rank, unique_indices=True)
+    x, weight = numerics.select(x, voters), numerics.select(weight, voters)
+
+    def over_group(reduce, values: Array) -> Array:
+        return reduce(values, group, num_segments=n)[group]
+
+    count = over_group(jax.ops.segment_sum, weight)
+    mean = numerics.safe_divide(over_group(jax.ops.segment_sum, weight * x), count)
+    high, low = over_group(jax.ops.segment_max, x), over_group(jax.ops.segment_min, x)
+    centred = jnp.where(_differ(high, low), x - mean, 0.0)
+    if divide:
+        variance = numerics.safe_divide(over_group(jax.ops.segment_sum, weight * jnp.square(x - mean)), count - ddof)
+        centred = _over_std(centred, numerics.safe_sqrt(variance), count, ddof, eps)
+    return jnp.where(voters & (count > 1.5), centred, 0.0)
 
 
 def leave_one_out(x: Array, weight: Array, *, single: Single = "zero") -> Array:

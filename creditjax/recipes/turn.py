@@ -30,7 +30,7 @@ from creditjax.recipes.baselines import grpo_credit
 from creditjax.recipes.registry import Parts, Sampler, register
 
 
-@register("gigpo", cost="pairwise in G")
+@register("gigpo")
 def gigpo(
     weight: float = 1.0, gamma: float = 0.95, divide: bool = False, eps: float = 1e-6, per: str = "rollouts"
 ) -> Parts:

@@ -132,7 +132,7 @@ def compare_equal(
     if divide:
         variance = numerics.safe_divide(over_group(jax.ops.segment_sum, weight * jnp.square(x - mean)), count - ddof)
         centred = _over_std(centred, numerics.safe_sqrt(variance), count, ddof, eps)
-    return jnp.where(voters & (count > 1.5), centred, 0.0)
+    return jnp.where(voters & ~(count < 1.5), centred, 0.0)
 
 
 def leave_one_out(x: Array, weight: Array, *, single: Single = "zero") -> Array:

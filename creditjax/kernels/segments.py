@@ -4,6 +4,8 @@
 `jax.vmap`.
 """
 
+from collections.abc import Callable
+
 import jax
 from jax import numpy as jnp
 
@@ -12,8 +14,13 @@ from creditjax import numerics
 Array = jax.Array
 
 
-def _owned(ids: Array, mask: Array, num_segments: int) -> Array:
-    return (ids == jnp.arange(num_segments)[:, None]) & mask
+def _by_segment(reduce: Callable[[Array], Array], ids: Array, mask: Array, num_segments: int) -> Array:
+    """`reduce` of the selected positions ``[T]`` of each segment, one segment after another.
+
+    Compared with all at once they would be kept as an array ``[K, T]``; recomputed for the gradient, for it too.
+    """
+    one = jax.checkpoint(lambda k: reduce((ids == k) & mask))
+    return jax.lax.map(one, jnp.arange(num_segments))
 
 
 def segment_sum(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
@@ -25,12 +32,13 @@ def segment_sum(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
       mask: bool ``[T]``.
       num_segments: K, static.
     """
-    return jnp.sum(jnp.where(_owned(ids, mask, num_segments), x.astype(jnp.float32), 0.0), axis=-1)
+    x = x.astype(jnp.float32)
+    return _by_segment(lambda owned: jnp.sum(jnp.where(owned, x, 0.0)), ids, mask, num_segments)
 
 
 def segment_count(ids: Array, mask: Array, num_segments: int) -> Array:
     """Number of selected positions of each segment, f32 ``[K]``."""
-    return jnp.sum(_owned(ids, mask, num_segments), axis=-1, dtype=jnp.float32)
+    return _by_segment(lambda owned: jnp.sum(owned, dtype=jnp.float32), ids, mask, num_segments)
 
 
 def segment_mean(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
@@ -41,8 +49,7 @@ def segment_mean(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
 def last_position(ids: Array, mask: Array, num_segments: int) -> Array:
     """Index of the last selected position of each segment, i32 ``[K]``; -1 where a segment has none."""
     positions = jnp.arange(ids.shape[0])
-    # One segment after another: a comparison of all with all would be kept as [K, T] integers.
-    return jax.lax.map(lambda k: jnp.max(jnp.where((ids == k) & mask, positions, -1)), jnp.arange(num_segments))
+    return _by_segment(lambda owned: jnp.max(jnp.where(owned, positions, -1)), ids, mask, num_segments)
 
 
 def segment_last(ids: Array, mask: Array, num_segments: int) -> Array:

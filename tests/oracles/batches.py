@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from creditjax.trajectory import FIELDS, Trajectory
+from creditjax.trajectory import FIELDS, SIGNALS, Trajectory
 
 GARBAGE = (np.nan, np.inf, -np.inf, 1e30, -7.0)
 
@@ -193,7 +193,29 @@ def random_batch(
     d["read_call"] = np.where(mask, call, rng.integers(-1, reads, size=mask.shape)).astype(np.int32)
     d["read_identity"] = np.where(mask, (call >= 0) & (rng.random(mask.shape) < 0.7), rng.random(mask.shape) < 0.5)
     d["read_is_oracle"] = rng.random((p_, g_, reads)) < 0.6
+
+    sizes = {"P": p_, "G": g_, "T": t_, "K": k_, "K+1": k_ + 1, "N": agents, "C": 2, "F": 2}
+    read = {"T": mask, "K": owned, "K+1": boundary}
+    for name in sorted(set(SIGNALS) - set(d)):
+        d |= _plain_signal(rng, name, sizes, read)
     return d
+
+
+def _plain_signal(rng: np.random.Generator, name: str, sizes: dict[str, int], read: dict[str, np.ndarray]) -> dict:
+    """A signal of which nothing but its row in the table is known: normal floats, coins, or the numbers 0 to 2."""
+    axes, dtype = SIGNALS[name].axes, SIGNALS[name].dtype
+    if name == "token_mask" or not set(axes) <= set(sizes):
+        return {}
+    shape = tuple(sizes[axis] for axis in axes)
+    if dtype == "bool":
+        return {name: rng.random(shape) < 0.5}
+    if dtype == "int32":
+        return {name: rng.integers(0, 3, size=shape).astype(np.int32)}
+    values = -rng.exponential(size=shape) if name.startswith("logprob") else rng.normal(size=shape)
+    if axes[:2] != ("P", "G") or len(axes) < 3 or axes[2] not in read:
+        return {name: values.astype(np.float32)}
+    mask = read[axes[2]]
+    return {name: _under(rng, values, mask.reshape(mask.shape + (1,) * (len(axes) - 3)))}
 
 
 def to_trajectory(d: dict, names=None) -> Trajectory:

@@ -1,0 +1,121 @@
+"""The table of signals: everything that may ride on a `Trajectory` beside its fields, and what makes it."""
+
+from typing import NamedTuple
+
+
+class SignalSpec(NamedTuple):
+    """One row of the signal table.
+
+    Attributes:
+      axes: names of the axes, batch axes included: P prompts, G rollouts, T positions, K segments (K+1 boundaries),
+        N agents, 2^N coalitions, C accepted answers, M reward components, Q calls, E reference calls, R skill reads,
+        F observation features.
+      dtype: ``float32``, ``int32`` or ``bool``.
+      meaning: one line, with the range of validity.
+      producer: what in this library makes the signal.
+      aliases: names that papers and method cards use for it.
+      may_be_missing: NaN means "never evaluated": no credit is assigned there, and ``validate`` accepts it.
+    """
+
+    axes: tuple[str, ...]
+    dtype: str
+    meaning: str
+    producer: str
+    aliases: tuple[str, ...] = ()
+    may_be_missing: bool = False
+
+
+_PGT = ("P", "G", "T")
+_PGK = ("P", "G", "K")
+_POLICY = "creditjax.signals.policy_probe"
+_LOOKUP = "creditjax.tasks.lookup"
+
+SIGNALS: dict[str, SignalSpec] = {
+    "token_mask": SignalSpec(
+        _PGT, "bool", "the position holds a token of prompt, policy or environment; False at padding", "the samplers"
+    ),
+    "observation": SignalSpec(
+        ("P", "G", "T", "F"), "float32", "what the policy saw before it acted at t (classical control)", "the samplers"
+    ),
+    "next_observation": SignalSpec(
+        ("P", "G", "T", "F"),
+        "float32",
+        "what the environment showed after the action at t: of the true next state, never of a reset",
+        "the samplers",
+    ),
+    "value": SignalSpec(_PGT, "float32", "V of the state in which position t was acted", _POLICY, ("values",)),
+    "next_value": SignalSpec(
+        _PGT,
+        "float32",
+        "V of the true state after position t, the final observation included where the episode was truncated",
+        _POLICY,
+        ("next_values", "bootstrap"),
+    ),
+    "logprob_ref": SignalSpec(_PGT, "float32", "log-probability of the token under the reference policy", _POLICY),
+    "logprob_current": SignalSpec(
+        _PGT, "float32", "log-probability of the token under the policy being updated, gradient stopped", _POLICY
+    ),
+    "logprob_prm": SignalSpec(
+        _PGT,
+        "float32",
+        "log-probability of the token under an implicit process-reward model",
+        "creditjax.signals.implicit",
+    ),
+    "entropy": SignalSpec(_PGT, "float32", "entropy of the policy's distribution at t, in nats", _POLICY),
+    "self_certainty": SignalSpec(_PGT, "float32", "KL(uniform || policy) at t, in nats", _POLICY),
+    "chosen_logit": SignalSpec(_PGT, "float32", "raw logit of the sampled token", _POLICY),
+    "sum_pi_squared": SignalSpec(_PGT, "float32", "sum over the vocabulary of the squared probability at t", _POLICY),
+    "process_reward": SignalSpec(
+        _PGK, "float32", "score of each segment by a process-reward model or oracle", _LOOKUP, ("step_reward",), True
+    ),
+    "potential": SignalSpec(
+        ("P", "G", "K+1"),
+        "float32",
+        "potential at each segment boundary; entry 0 is the bare prompt",
+        _LOOKUP,
+        ("answer_probe",),
+        True,
+    ),
+    "answer_logprob": SignalSpec(
+        ("P", "G", "K+1", "C"),
+        "float32",
+        "mean log-probability of each accepted answer given the context up to each boundary",
+        _LOOKUP,
+        (),
+        True,
+    ),
+    "state_key": SignalSpec(
+        _PGK, "int32", "key of the state in which segment k was acted; equal means same state", _LOOKUP
+    ),
+    "agent": SignalSpec(_PGT, "int32", "which agent acted at t, -1 for none", _LOOKUP, ("agent_id",)),
+    "coalition_value": SignalSpec(
+        ("P", "G", "2^N"),
+        "float32",
+        "value of every coalition of agents; bit n of the index set means agent n takes part",
+        _LOOKUP,
+        (),
+        True,
+    ),
+    "greedy_outcome": SignalSpec(
+        ("P",), "float32", "outcome of one greedy rollout of the prompt", "the greedy sampler"
+    ),
+    "reward_components": SignalSpec(
+        ("P", "G", "M"), "float32", "the separate rewards that add up to the outcome", "the tasks"
+    ),
+    "accuracy": SignalSpec(("P", "G"), "float32", "correctness before any shaping of the outcome", "the tasks"),
+    "answer_score": SignalSpec(
+        ("P", "G"), "float32", "score of the final answer in [0, 1]", "the tasks", ("answer_f1",)
+    ),
+    "call_similarity": SignalSpec(
+        ("P", "G", "Q", "E"), "float32", "similarity in [0, 1] of call q to reference call e", _LOOKUP, ("similarity",)
+    ),
+    "call_turn": SignalSpec(("P", "G", "Q"), "int32", "segment in which call q was made, -1 for no call", _LOOKUP),
+    "reference_mask": SignalSpec(("P", "G", "E"), "bool", "reference call e exists", _LOOKUP, ("gmask",)),
+    "read_call": SignalSpec(_PGT, "int32", "which skill-read call covers the position, -1 for none", _LOOKUP),
+    "read_identity": SignalSpec(_PGT, "bool", "the token names the skill inside a skill-read call", _LOOKUP),
+    "read_is_oracle": SignalSpec(("P", "G", "R"), "bool", "skill-read call r chose the helpful skill", _LOOKUP),
+    "read_mask": SignalSpec(("P", "G", "R"), "bool", "skill-read call r happened", _LOOKUP, ("rmask",)),
+    "running_baseline": SignalSpec(
+        (), "float32", "moving average of the outcome before this batch", "the training loop"
+    ),
+}

@@ -21,11 +21,14 @@ QUICKSTART = [
     "tensorboardX>=2.6",
     "tqdm>=4.66",
 ]
+# What the notebooks of docs/ are executed and drawn with.
+DOCS = ["ipykernel>=6.29", "jupyter-client>=8.6", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
 EXTRAS = {
     "quickstart": QUICKSTART,
     # Everything that `experiments/train.py` imports for any task.
     "train": [*QUICKSTART, "array_record>=0.8", "gymnax>=1.0", "tensorflow-datasets>=4.9.8"],
     "test": [
+        *DOCS,
         "hypothesis>=6.100",
         "mypy>=1.10",
         "optax>=0.2.5",
@@ -34,7 +37,7 @@ EXTRAS = {
         "pytest-xdist>=3.5",
         "ruff>=0.8",
     ],
-    "docs": ["matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"],
+    "docs": DOCS,
 }
 EXTRAS["all"] = sorted({requirement for group in EXTRAS.values() for requirement in group})
 

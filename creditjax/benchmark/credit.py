@@ -34,6 +34,8 @@ from creditjax.exact.signals import Oracle
 from creditjax.exact.values import Solution
 from creditjax.naming import nearest
 from creditjax.tasks import bifurcation, chains, hypergrid, pipeline, sums
+from creditjax.tasks.lookup import LookupTask
+from creditjax.tasks.lookup_game import LookupGame
 from creditjax.trajectory import Trajectory
 
 NOISE = 0.3
@@ -48,6 +50,18 @@ SCORES = ("sign_accuracy", "zero_share", "spearman", "kendall", "hit_at_1", "hit
 METRICS = (*SCORES, "bias", "variance", "cosine", "relative_bias", "efficiency")
 CONTROLS = ("control:oracle", "control:uniform", "control:random")
 
+
+def _lookup(actions: int) -> exact.Game | None:
+    """A turn is two tokens; one turn more than there are hops may be wasted."""
+    if actions > 8 or actions % 2:
+        return None
+    turns = actions // 2
+    return LookupGame(
+        LookupTask(num_entities=2, num_relations=2, hops=max(turns - 2, 1), max_turns=turns, reach=2, num_skills=1),
+        index=3,
+    )
+
+
 # A task of a horizon, which is the number of the policy's actions; None where there is none.
 TASKS: dict[str, Callable[[int], exact.Game | None]] = {
     "single": lambda h: bifurcation.single(h, h // 2),
@@ -59,15 +73,15 @@ TASKS: dict[str, Callable[[int], exact.Game | None]] = {
     "aliased": lambda h: bifurcation.threshold((1,) * h, 1, sees="turn"),
     "umbrella": chains.UmbrellaChain,
     "discounting": lambda h: chains.DiscountingChain((0, h // 4, h // 2, h - 1)),
-    "hypergrid": lambda h: hypergrid.Hypergrid(side=h // 2),
+    "hypergrid": lambda h: hypergrid.Hypergrid(side=h // 2) if h >= 6 else None,  # all cells of a 2 x 2 grid pay alike
+    "lookup": _lookup,
     "pipeline": lambda h: pipeline.Pipeline((0.1, 0.4, 0.2, 0.3), {(0, 1): 0.5, (1, 3): -0.2}) if h == 4 else None,
 }
 
-_OVERRIDES: dict[str, dict[str, Any]] = {"gdpo": {"weights": (1.0,)}}  # these tasks have one reward
 _ELSEWHERE = {
-    "coalition_value": "only the task pipeline says what each coalition is worth",
-    "call_similarity": "there are no tool calls in tasks with exact answers",
-    "read_call": "there are no skill-read calls in tasks with exact answers",
+    "coalition_value": "only the tasks pipeline and lookup say what each coalition is worth",
+    "call_similarity": "only the task lookup has tool calls",
+    "read_call": "only the task lookup has skill-read calls",
 }
 
 
@@ -82,7 +96,7 @@ class Setting:
       index: i32 ``[N, G]``, the episodes of each group.
       weight: f64 ``[N]``, adds up to 1.
       exact: all groups are there; otherwise rollout 0 of groups ``a * R … a * R + R - 1`` is episode a.
-      at: i32 ``[L, K]``, position of each step's action.
+      at: i32 ``[L, K]``, position of each step, which is an action of the policy.
       valid: bool ``[L, K]``, the step exists.
       true: f64 ``[L, K]``, exact credit.
       decisive: bool ``[L, K]``, the action changes what is to be expected.
@@ -102,6 +116,11 @@ class Setting:
     valid: np.ndarray
     true: np.ndarray
     decisive: np.ndarray
+
+    @functools.cached_property
+    def own_signals(self) -> Mapping[str, np.ndarray]:
+        """What the game itself knows about the episodes."""
+        return self.game.signals(self.paths) if hasattr(self.game, "signals") else {}
 
     @functools.cached_property
     def gradient(self) -> np.ndarray:
@@ -126,11 +145,7 @@ class Setting:
 
 
 def setting(task: str, horizon: int, group: int) -> Setting | None:
-    """Lays a task out, solves it and forms the groups; None where the task has no such horizon.
-
-    Raises:
-      ValueError: a step with several actions, whose credit would have to be shared out.
-    """
+    """Lays a task out, solves it and forms the groups; None where the task has no such horizon."""
     game = TASKS[task](horizon)
     if game is None:
         return None
@@ -146,11 +161,10 @@ def setting(task: str, horizon: int, group: int) -> Setting | None:
         own = np.repeat(np.arange(_EPISODES), _RESAMPLES)[:, None]
         others = np.arange(_EPISODES, count).reshape(len(own), group - 1)
         index, weight = np.concatenate([own, others], axis=1), np.full(len(own), 1 / len(own))
-    count = int(paths.segment.max()) + 1
-    acted = (paths.segment[:, None, :] == np.arange(count)[:, None]) & paths.acts[:, None, :]
-    if (acted.sum(-1) > 1).any():
-        raise ValueError(f"task {task!r}: several actions in one step, wanted one")
-    at, valid = acted.argmax(-1), acted.any(-1)
+    # Actions first, in order: a step is an action.
+    order = np.argsort(~paths.acts, axis=1, kind="stable")
+    at = order[:, : int(paths.acts.sum(1).max())]
+    valid = np.take_along_axis(paths.acts, at, axis=1)
     spread = [
         np.where(layer.legal, q, -np.inf).max(-1) - np.where(layer.legal, q, np.inf).min(-1)
         for layer, q in zip(process.layers, solution.q, strict=True)
@@ -194,13 +208,10 @@ def signals_of(given: Setting, names: tuple[str, ...], noise: float = 0.0) -> di
       KeyError: a signal that neither the process nor the game determines.
     """
     oracle = Oracle(given.process, given.solution, noise=noise, seed=1)
-    made: dict[str, np.ndarray] = {}
-    for name in names:
-        if name == "coalition_value" and hasattr(given.game, "coalition_value"):
-            made[name] = given.game.coalition_value(given.paths.tokens)
-        else:
-            made |= oracle.signals(given.paths, (name,))
-    return made
+    own = given.own_signals
+    return {name: own[name] for name in names if name in own} | oracle.signals(
+        given.paths, tuple(name for name in names if name not in own)
+    )
 
 
 def credit_of(given: Setting, estimator: Transform, signals: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -217,7 +228,7 @@ def _batches(given: Setting, estimator: Transform, signals: Mapping[str, np.ndar
 
 
 def steps(given: Setting, credit: np.ndarray) -> np.ndarray:
-    """Token credits ``[N, G, T]`` to those of the steps, ``[N, G, K]``: each step has one action."""
+    """Token credits ``[N, G, T]`` to those of the steps, ``[N, G, K]``."""
     taken = np.take_along_axis(credit.astype(np.float64), given.at[given.index], axis=-1)
     return np.where(given.valid[given.index], taken, 0.0)
 
@@ -395,10 +406,10 @@ def _evaluate(
     # A mean that does not stand out of its noise has no direction.
     known = own.norm2 > max(2 * own.noise, 1e-15 * size2)
     silent = own.variance <= 0 and not own.noise
-    cosine = float(own.mean @ truth) / math.sqrt(max(own.norm2, 1e-300) * size2) if known else math.nan
+    cosine = _divide(float(own.mean @ truth), math.sqrt(max(own.norm2, 1e-300) * size2)) if known else math.nan
     made["cosine"] = 0.0 if silent and not known else cosine
     off = float(np.sum((own.mean - truth) ** 2)) - own.noise
-    made["relative_bias"] = off / size2
+    made["relative_bias"] = _divide(off, size2)
     signal = _divide(own.norm2, own.variance), _divide(reinforce.norm2, reinforce.variance)
     made["efficiency"] = _divide(*signal) if reinforce.norm2 > 2 * reinforce.noise else math.nan
     return made
@@ -413,7 +424,9 @@ def run(given: Setting, name: str) -> list[Row]:
     row = functools.partial(Row, task=given.task, group=given.group, horizon=given.horizon)
     if name in CONTROLS:
         return list(_rows(given, row, name, _control(given, name), randomised=name == "control:random"))
-    made = recipes.recipe(name, **_OVERRIDES.get(name, {}))
+    # GDPO weighs the rewards that there are.
+    components = given.own_signals.get("reward_components", np.zeros((1, 1))).shape[1]
+    made = recipes.recipe(name, **({"weights": (1.0,) * components} if name == "gdpo" else {}))
     try:
         signals = signals_of(given, made.signals)
     except KeyError as error:

@@ -85,6 +85,9 @@ class LookupGame:
     def signals(self, paths: Paths) -> dict[str, np.ndarray]:
         """The task's signals of every episode, ``[L, …]``, by the same oracles that annotate its rollouts."""
         columns = np.arange(0, self.length, _TURN)
+        # Samples repeat transcripts.
+        _, which, each = np.unique(paths.tokens, axis=0, return_index=True, return_inverse=True)
+        paths = Paths(*(column[which] for column in paths))
         states = []
         for tokens, acts in zip(paths.tokens, paths.acts, strict=True):
             turns = tuple((int(tokens[c]), int(tokens[c + 1])) for c in columns if acts[c])
@@ -103,10 +106,9 @@ class LookupGame:
         )
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
         annotated = _annotate(self.task, batch, stacked)
-        return {
-            name: np.asarray(x)[:, prompt:] if SIGNALS[name].axes[2:3] == ("T",) else np.asarray(x)
-            for name, x in annotated.signals.items()
-        }
+        whole = {name: np.asarray(x) for name, x in annotated.signals.items()}
+        own = {name: x[:, prompt:] if SIGNALS[name].axes[2:3] == ("T",) else x for name, x in whole.items()}
+        return {name: x[each] for name, x in own.items()}
 
     @functools.cached_property
     def _grammar(self) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]]]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from creditjax.exact.game import Act, Chance
+from creditjax.exact.paths import Paths
 
 
 class State(NamedTuple):
@@ -71,6 +72,10 @@ class Pipeline:
         right = [action == 1 for action in actions]
         alone = sum(w for w, ok in zip(self.weights, right, strict=True) if ok)
         return alone + sum(u for (n, m), u in self.synergy.items() if right[n] and right[m])
+
+    def signals(self, paths: Paths) -> dict[str, np.ndarray]:
+        """The coalition values of episodes, by their signal's name."""
+        return {"coalition_value": self.coalition_value(paths.tokens)}
 
     def coalition_value(self, tokens: np.ndarray) -> np.ndarray:
         """The signal of that name: ``[L, T]`` tokens to the worth of every coalition, ``[L, 2^N]``, bit n agent n."""

@@ -78,7 +78,7 @@ def test_shuffling_moves_credit_within_its_rollout(single):
 
 def test_steps_that_are_not_there_get_nothing():
     # Walks end early, so that late steps exist in some episodes only.
-    given = credit.setting("hypergrid", 4, 2)
+    given = credit.setting("hypergrid", 8, 2)
     assert not given.valid.all()
     mixed = credit.shuffled(
         given, np.where(given.valid[given.index], 1.0 + given.index[..., None], 0.0), given.rng("x")
@@ -100,14 +100,18 @@ def test_decisive_steps_are_those_whose_action_matters():
 
 def test_every_task_lays_out_and_what_cannot_run_says_why():
     for task in credit.TASKS:
-        given = credit.setting(task, 4, 2)
-        assert given.valid.any() and given.index.shape[1] == 2, task
         assert credit.setting(task, 8, 2) is None if task == "pipeline" else True
+        given = credit.setting(task, 8 if task == "hypergrid" else 4, 2)
+        assert given.valid.any() and given.index.shape[1] == 2, task
+        assert np.linalg.norm(given.gradient) > 1e-3, f"{task}: nothing to learn"
     # Too many episodes to enumerate, without knowing so from the number of actions.
     assert not credit.setting("hypergrid", 16, 2).exact
     team = credit.setting("pipeline", 4, 2)
     made = credit.run(team, "shapley_exact")
     assert any(row.recipe == "shapley_exact" and row.metric == "efficiency" for row in made)
+    calls = credit.setting("lookup", 4, 2)
+    for name in ("matchtir", "skillgate", "gdpo"):
+        assert any(row.recipe == name and row.metric == "cosine" for row in credit.run(calls, name))
     for name in ("matchtir", "skillgate", "shapley_exact"):
         (row,) = credit.run(credit.setting("single", 4, 2), name)
         assert row.metric == "skipped" and row.more["reason"]

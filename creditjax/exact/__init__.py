@@ -6,6 +6,7 @@ moments = exact.enumerate_moments(recipe("grpo").estimator, process, solution, g
 """
 
 from creditjax.exact.game import Act, Chance, Game, remember
+from creditjax.exact.joint import Prompt, enumerate_joint_moments
 from creditjax.exact.moments import (
     Judgement,
     Moments,
@@ -31,10 +32,12 @@ __all__ = [
     "Moments",
     "Paths",
     "Process",
+    "Prompt",
     "Solution",
     "Values",
     "batch",
     "count_groups",
+    "enumerate_joint_moments",
     "enumerate_moments",
     "enumerate_paths",
     "exact_credit",

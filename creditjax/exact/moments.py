@@ -137,10 +137,21 @@ def enumerate_moments(
     for members, weight in groups(chances[happens], group_size, alike, chunk):
         index = happens[members]
         totals = _add(totals, _chunk(estimator, paths, index, weight, solution.policy, signals, len(paths.tokens)))
+    return to_moments(totals, paths, solution.policy.shape, count)
+
+
+def to_moments(totals: tuple[np.ndarray, ...], paths: Paths, shape: tuple[int, ...], count: int) -> Moments:
+    """Sums of `group_sums` over every group, as moments.
+
+    Args:
+      totals: the sums.
+      paths: all episodes.
+      shape: ``(O, V)``.
+      count: number of groups.
+    """
     gradient, second, mass, credit, square = totals
     mass = np.where(paths.acts & (mass[:, None] > 0), np.maximum(mass[:, None], 1e-300), np.nan)
     credit = credit / mass
-    shape = solution.policy.shape
     return Moments(
         gradient=gradient.reshape(shape),
         covariance=second - np.outer(gradient, gradient),
@@ -286,6 +297,22 @@ def _chunk(
     num_paths: int,
 ) -> tuple[np.ndarray, ...]:
     credit = group_credit(estimator, path_lib.batch(paths, index, signals, policy))
+    return group_sums(credit, paths, index, weight, policy, num_paths)
+
+
+def group_sums(
+    credit: Array, paths: Paths, index: np.ndarray, weight: np.ndarray, policy: np.ndarray, num_paths: int
+) -> tuple[np.ndarray, ...]:
+    """Weighted sums over groups, f64: gradient ``[O V]``, its outer product, and by episode weight, credit, credit².
+
+    Args:
+      credit: ``[N, G, T]``.
+      paths: the episodes.
+      index: ``[N, G]``, the episodes of each group.
+      weight: ``[N]``.
+      policy: ``[O, V]``.
+      num_paths: episodes with sums of their own, 0 for none.
+    """
     observed, token, acts = paths.observation[index], paths.tokens[index], paths.acts[index]
     return _sums(credit, observed, token, acts, weight, policy, index, num_paths)
 

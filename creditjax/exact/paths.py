@@ -107,10 +107,10 @@ def batch(
     index: np.ndarray,
     signals: Mapping[str, np.ndarray] | None = None,
     policy: np.ndarray | None = None,
+    *,
+    stream: bool | None = None,
 ) -> Trajectory:
     """Groups of episodes as an estimator sees them.
-
-    The reward stream is given where any episode is paid before its end; otherwise the outcome alone.
 
     Args:
       paths: the episodes.
@@ -118,6 +118,8 @@ def batch(
       signals: by name. One whose axes begin with P, G has one entry an episode here, ``[L, …]``; one with P alone and
         one without either are taken as they are, for every prompt the same.
       policy: ``[O, V]``, the policy that rolled out, for `logprob`.
+      stream: whether the rewards of tokens are given beside the outcome; by default where any episode is paid before
+        its end.
     """
     index = np.asarray(index)
     table = {name: np.asarray(x) for name, x in (signals or {}).items()}
@@ -128,8 +130,7 @@ def batch(
             given[name] = x[index]
         else:
             given[name] = np.broadcast_to(x, (index.shape[0], *x.shape)) if axes[:1] == ("P",) else x
-    last = paths.live & ~np.pad(paths.live, ((0, 0), (0, 1)))[:, 1:]
-    stream = bool((paths.reward[~last] != 0).any())
+    stream = pays_early(paths) if stream is None else stream
     return Trajectory(
         tokens=paths.tokens[index],
         action_mask=paths.acts[index],
@@ -140,6 +141,12 @@ def batch(
         num_segments=int(paths.segment.max()) + 1,
         signals=given,
     )
+
+
+def pays_early(paths: Paths) -> bool:
+    """Whether any episode is paid before its end."""
+    last = paths.live & ~np.pad(paths.live, ((0, 0), (0, 1)))[:, 1:]
+    return bool((paths.reward[~last] != 0).any())
 
 
 def _record(process: Process, tokens: np.ndarray, states: np.ndarray) -> Paths:

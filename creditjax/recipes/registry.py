@@ -5,7 +5,7 @@ arguments are the paper's constants. The registry is what the trainer, the bench
 property tests iterate over, so a new method is one function in one file.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
 import functools
 import importlib.resources
@@ -33,6 +33,8 @@ class Card(NamedTuple):
       paper: where it appeared.
       granularity: what it assigns credit to.
       methodology: how.
+      family: of methods that it is listed with.
+      symbol: what implements it, where it is no recipe: a metric, a sampler, a model, a task.
     """
 
     id: str
@@ -41,6 +43,8 @@ class Card(NamedTuple):
     paper: str
     granularity: str
     methodology: str
+    family: str = ""
+    symbol: str = ""
 
 
 class Sampler(NamedTuple):
@@ -80,6 +84,7 @@ class Recipe:
       hyperparameters: what it was made with.
       cost: "linear", "pairwise in G" or "quadratic in T".
       tier: "baseline", "published" or "experimental".
+      claims: laws of credit that it obeys, each with the arguments of its assertion in `creditjax.testing`.
       exempt: promises of the library that it does not keep, each with the reason.
     """
 
@@ -91,6 +96,7 @@ class Recipe:
     hyperparameters: Mapping[str, Any]
     cost: str
     tier: str
+    claims: Mapping[str, Mapping[str, Any]]
     exempt: Mapping[str, str]
 
     @property
@@ -121,6 +127,7 @@ class _Entry(NamedTuple):
     make: Callable[..., Parts]
     cost: str
     tier: str
+    claims: Mapping[str, Mapping[str, Any]]
     exempt: Mapping[str, str]
     card: Card | None
 
@@ -135,16 +142,33 @@ def register(
     aliases: tuple[str, ...] = (),
     cost: str = "linear",
     tier: str = "published",
+    claims: Iterable[str] | Mapping[str, Mapping[str, Any]] = (),
     exempt: Mapping[str, str] | None = None,
     card: Card | None = None,
 ) -> Callable[[Callable[..., Parts]], Callable[..., Parts]]:
     """Registers a recipe function under a card id.
+
+    Every recipe promises what `creditjax.testing.PROMISES` lists: nothing outside the mask, padding without effect,
+    one program a shape, and so on. A recipe that breaks one on purpose says why in `exempt`. The promises about other
+    prompts lapse by themselves for one with batch statistics, and that of linear cost for one that is quadratic in T.
+    `claims` adds the laws that the method's card states or its formula shows, by the names of
+    `creditjax.testing.PROPERTIES`; "unbiased" includes "unbiased_up_to_scale":
+
+        @register("rloo", claims=("shift_invariant", "scale_equivariant", "sign_preserved", "unbiased"))
+        @register("tempo", exempt={"expansion_invariant": "the tree compares observed tokens too"})
+        @register("mine", claims={"bounded": {"bound": 1.0}, "telescopes": {"baseline": "leave_one_out"}})
+
+    `tests/recipes/test_claims.py` asserts every promise and claim of every recipe, and that what is exempt does fail.
+    What holds, claimed or not, ``creditjax.testing.check_all(recipe("mine").estimator)`` says and ``make properties``
+    writes down. A recipe that reads signals of a new kind needs a game that yields them in
+    `creditjax.testing.default_cases`, or its answers about bias read "?".
 
     Args:
       name: the card's id.
       aliases: other card ids that are the same thing.
       cost: how the estimator's cost grows.
       tier: how far it is to be trusted.
+      claims: laws, or law → arguments of its assertion. A promise that would lapse can be claimed too.
       exempt: promise → reason, for promises that the method does not keep.
       card: where the method comes from, for one that is not part of this package; its own have theirs in `cards.json`.
 
@@ -161,7 +185,8 @@ def register(
         raise ValueError(f"recipe {name!r}: cost {cost!r}, tier {tier!r}, wanted one of {COSTS} and one of {TIERS}")
 
     def decorate(make: Callable[..., Parts]) -> Callable[..., Parts]:
-        _REGISTRY[name] = _Entry(make, cost, tier, dict(exempt or {}), card)
+        laws = claims if isinstance(claims, Mapping) else dict.fromkeys(claims, {})
+        _REGISTRY[name] = _Entry(make, cost, tier, dict(laws), dict(exempt or {}), card)
         _ALIASES.update(dict.fromkeys(aliases, name))
         return make
 
@@ -218,7 +243,6 @@ def recipe(name: str, **overrides: Any) -> Recipe:
         raise TypeError(
             f"recipe {name!r}: its function returned {type(parts).__name__}, wanted Parts(estimator, objective)"
         )
-    own = _ALIASES.get(name, name)
     card = _cards().get(name, entry.card)
     if card is None:
         raise ValueError(
@@ -233,12 +257,23 @@ def recipe(name: str, **overrides: Any) -> Recipe:
         hyperparameters={**defaults, **overrides},
         cost=entry.cost,
         tier=entry.tier,
-        exempt=_REGISTRY[own].exempt,
+        claims=entry.claims,
+        exempt=entry.exempt,
     )
 
 
+def cards() -> dict[str, Card]:
+    """Every card of the package by its id, those of methods that are no recipes included."""
+    return dict(_cards())
+
+
+def canonical(name: str) -> str:
+    """The name of the function behind a recipe's name: another one only for an alias."""
+    return _ALIASES.get(name, name)
+
+
 def _entry(name: str) -> _Entry:
-    own = _ALIASES.get(name, name)
+    own = canonical(name)
     if own not in _REGISTRY:
         raise KeyError(f"no recipe {name!r}; {nearest(name, list_recipes())}")
     return _REGISTRY[own]

@@ -28,6 +28,7 @@ class SignalSpec(NamedTuple):
 _PGT = ("P", "G", "T")
 _PGK = ("P", "G", "K")
 _POLICY = "creditjax.signals.policy_probe"
+_PROMPTED = "creditjax.signals.prompted"
 _LOOKUP = "creditjax.tasks.lookup"
 
 SIGNALS: dict[str, SignalSpec] = {
@@ -65,6 +66,21 @@ SIGNALS: dict[str, SignalSpec] = {
     "self_certainty": SignalSpec(_PGT, "float32", "KL(uniform || policy) at t, in nats", _POLICY),
     "chosen_logit": SignalSpec(_PGT, "float32", "raw logit of the sampled token", _POLICY),
     "sum_pi_squared": SignalSpec(_PGT, "float32", "sum over the vocabulary of the squared probability at t", _POLICY),
+    "logprob_negative": SignalSpec(
+        _PGT, "float32", "log-probability of the token under a negative or empty prompt", _PROMPTED
+    ),
+    "logprob_rubric": SignalSpec(
+        _PGT, "float32", "log-probability of the token with the criteria in the prompt", _PROMPTED
+    ),
+    "logprob_plain": SignalSpec(
+        _PGT, "float32", "log-probability of the token under the matched prompt without criteria", _PROMPTED
+    ),
+    "logprob_better": SignalSpec(
+        _PGT, "float32", "log-probability of the token under the reference, asked for a good answer", _PROMPTED
+    ),
+    "logprob_worse": SignalSpec(
+        _PGT, "float32", "log-probability of the token under the reference, asked for a bad answer", _PROMPTED
+    ),
     "process_reward": SignalSpec(
         _PGK, "float32", "score of each segment by a process-reward model or oracle", _LOOKUP, ("step_reward",), True
     ),

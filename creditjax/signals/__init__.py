@@ -1,6 +1,19 @@
-"""Probes that run a model and add named signals to a trajectory."""
+"""Probes that run a model and add named signals to a trajectory. `PRODUCERS` is the table of them."""
 
 from creditjax.signals.implicit import implicit_prm_loss, implicit_prm_probe
 from creditjax.signals.policy import PROBED, policy_probe
+from creditjax.signals.producers import PRODUCERS, Models, Producer, produce
+from creditjax.signals.prompted import PROMPTED, prompted_logprob
 
-__all__ = ["PROBED", "implicit_prm_loss", "implicit_prm_probe", "policy_probe"]
+__all__ = [
+    "PROBED",
+    "PRODUCERS",
+    "PROMPTED",
+    "Models",
+    "Producer",
+    "implicit_prm_loss",
+    "implicit_prm_probe",
+    "policy_probe",
+    "produce",
+    "prompted_logprob",
+]

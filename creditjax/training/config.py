@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from creditjax.models.base import Policy, Sampling
 from creditjax.naming import nearest
+from creditjax.signals import producers
 from creditjax.training.step import Plan
 
 
@@ -277,7 +278,9 @@ def _build_task(config: ConfigDict, needed: tuple[str, ...]) -> Any:
     module, name = tasks.TASKS[options["name"]]
     offered = getattr(getattr(importlib.import_module(module), name), "offered_signals", None)
     if offered is not None:
-        options.setdefault("signals", tuple(name for name in needed if name in offered()))
+        asked = [name for name in needed if name in offered()]
+        read = producers.inputs(name for name in needed if name not in asked)
+        options.setdefault("signals", (*asked, *(name for name in read if name in offered() and name not in asked)))
     return tasks.make(**options)
 
 

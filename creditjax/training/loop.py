@@ -28,7 +28,7 @@ import creditjax
 from creditjax import samplers
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Sampling
-from creditjax.signals.policy import PROBED
+from creditjax.signals import producers
 from creditjax.training import checkpoint
 from creditjax.training import config as config_lib
 from creditjax.training import evaluate as evaluate_lib
@@ -167,10 +167,10 @@ class Programs:
         if "logprob_prm" in self.names:
             constant = {**config.optimizer, "learning_rate": config.reward_model.learning_rate, "schedule": "constant"}
             reward = step_lib.RewardLearner(optimizer_lib.make_optimizer(constant, updates), config.reward_model.beta)
-        self.learner = step_lib.Learner(parts.policy, optimizer, parts.sampling, parts.plan, mesh, reward)
+        self.learner = step_lib.Learner(parts.policy, optimizer, parts.sampling, parts.plan, mesh, reward, parts.task)
         warm_plan = step_lib.Plan(micro_batches=config.batch.micro_batches)
         warm_learner = step_lib.Learner(parts.policy, warm_optimizer, Sampling(), warm_plan, mesh)
-        self._kept = ("logprob_ref" in self.names, reward.optimizer if reward else None)
+        self._kept = (producers.reads_reference(self.names), reward.optimizer if reward else None)
         self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
 
         self.rollout = self._rollout(parts.sampling, config.batch.group_size)
@@ -204,11 +204,14 @@ class Programs:
         prompts = evaluate_lib.local_prompts(self.mesh, self.task, "train", 0, rows)
         placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), prompts)
         batch = jax.eval_shape(self.rollout, self.abstract.params, placed, jax.random.key(0))
-        made = {*batch.signals, *PROBED, "running_baseline", "logprob_prm"}
+        made = {*batch.signals, "running_baseline"}
         made |= {"greedy_outcome"} if self.greedy_rollout else set()
         made |= set(_VERIFIED) if hasattr(self.task, "verify") else set()
         for name in self.names:
-            if name not in made:
+            if name in producers.PRODUCERS and name not in made:
+                if fault := producers.fault(name, batch.signals, self.task, self.policy):
+                    raise config_lib.ConfigError(f"recipe {self.recipe.name!r}: {fault}")
+            elif name not in made:
                 spec, task = signal_spec(name), self.config.task.name
                 raise config_lib.ConfigError(
                     f"recipe {self.recipe.name!r} needs the signal {name!r} [{', '.join(spec.axes)}], made by "

@@ -21,8 +21,8 @@ from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.objectives import Objective, counts, supervised, total
-from creditjax.signals.implicit import implicit_prm_loss, implicit_prm_probe
-from creditjax.signals.policy import PROBED, policy_probe
+from creditjax.signals.implicit import implicit_prm_loss
+from creditjax.signals.producers import PRODUCERS, Models, produce
 from creditjax.training import mesh as mesh_lib
 from creditjax.training.state import REWARD_MODEL, Stream, TrainState, fresh_reward_model, state_shardings, stream_key
 from creditjax.trajectory import Trajectory, lengths, vote_mask
@@ -132,6 +132,12 @@ class Learner(NamedTuple):
     plan: Plan
     mesh: Mesh
     reward: "RewardLearner | None" = None
+    task: Any = None
+
+    def models(self, state: TrainState) -> Models:
+        """Whom the producers of signals may ask."""
+        reward_model = state.extra[REWARD_MODEL]["params"] if self.reward is not None else None
+        return Models(self.policy, state.params, state.reference, reward_model, self.sampling, self.task)
 
     def learn(
         self, state: TrainState, batch: Trajectory, credit: Credit, loss: Objective, inspect: Callable | None = None
@@ -373,23 +379,22 @@ def make_begin(learner: Learner, state: TrainState) -> Callable[[TrainState], Tr
 
 
 def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: Sequence[str]) -> Trajectory:
-    """The batch with those of the signals `names` that policy, reference and moving average can tell.
+    """The batch with those of the signals `names` that a model (`PRODUCERS`) or the moving average can tell.
 
     The passes run over one micro-batch at a time, which bounds the memory for logits as in the update itself.
     """
     names = [name for name in names if name not in batch.signals]
     if "running_baseline" in names:
         batch = batch.with_signals(running_baseline=numerics.safe_divide(state.baseline[0], state.baseline[1]))
-    probed = [name for name in names if name in (*PROBED, "logprob_prm")]
+    probed = [name for name in names if name in PRODUCERS]
     if not probed:
         return batch
     parts = learner.plan.minibatches * learner.plan.micro_batches
     pieces = learner.pin(split(batch, batch.batch_shape[0], parts))
+    models = learner.models(state)
 
     def probe(carry, piece: Trajectory):
-        piece = policy_probe(learner.policy, state.params, piece, probed, state.reference, learner.sampling)
-        if "logprob_prm" in probed:
-            piece = implicit_prm_probe(learner.policy, state.extra[REWARD_MODEL]["params"], piece)
+        piece = produce(models, piece, probed)
         return carry, {name: piece.signals[name] for name in probed}
 
     return batch.with_signals(**merge(_scan(probe, (), pieces, parts)[1]))

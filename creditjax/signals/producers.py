@@ -1,0 +1,139 @@
+"""One table of signals and what makes them from a model: the training step and its check before compilation read it.
+
+    policy outputs      value, next_value, logprob_ref, logprob_current, entropy, …      one pass of each model
+    other prompts       logprob_negative, logprob_rubric, …                              one pass a kind
+    reward model        logprob_prm                                                      one pass
+
+A producer is a pure function ``(models, batch, names) -> arrays by name``, called inside the jitted update on a piece
+``[P, G, T]`` of the batch. A new one is a row here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from creditjax.models.base import Params, Policy, Sampling
+from creditjax.signals.implicit import implicit_prm_probe
+from creditjax.signals.policy import PROBED, policy_probe
+from creditjax.signals.prompted import PROMPTED, prompt_fault, prompted_logprob
+from creditjax.trajectory import Trajectory
+
+Array = jax.Array
+
+
+class Models(NamedTuple):
+    """What a producer may read beside the batch.
+
+    Attributes:
+      policy: the model.
+      params: its current parameters.
+      reference: parameters of the reference policy, or None.
+      reward_model: parameters of the implicit process-reward model, or None.
+      sampling: how the batch was sampled; static.
+      task: where the batch comes from; static.
+    """
+
+    policy: Policy
+    params: Params
+    reference: Params | None = None
+    reward_model: Params | None = None
+    sampling: Sampling = Sampling()
+    task: Any = None
+
+
+class Producer(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+      make: the function; called once for all the names that share it.
+      reads: signals that the batch has to carry.
+      reference: whether it evaluates the reference policy, which a run then has to keep.
+      fault: why task and policy cannot do with it, None if they can; called as ``fault(task, policy, name)``.
+    """
+
+    make: Callable[[Models, Trajectory, tuple[str, ...]], dict[str, Array]]
+    reads: tuple[str, ...] = ()
+    reference: bool = False
+    fault: Callable[[Any, Any, str], str | None] = lambda task, policy, name: None
+
+
+def _policy_outputs(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    probed = policy_probe(models.policy, models.params, batch, names, models.reference, models.sampling)
+    return {name: probed.signals[name] for name in names}
+
+
+def _implicit(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    if models.reward_model is None:
+        raise ValueError("signal logprob_prm: found no reward_model, wanted its parameters")
+    return {name: implicit_prm_probe(models.policy, models.reward_model, batch).signals[name] for name in names}
+
+
+def _prompted(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    def score(name: str) -> Array:
+        params = models.params
+        if PRODUCERS[name].reference:
+            if models.reference is None:
+                raise ValueError(f"signal {name}: found no reference, wanted the reference policy's parameters")
+            params = models.reference
+        return prompted_logprob(models.policy, params, batch, models.task, name, models.sampling)
+
+    return {name: score(name) for name in names}
+
+
+PRODUCERS: dict[str, Producer] = {
+    **{name: Producer(_policy_outputs, reference=name == "logprob_ref") for name in PROBED},
+    "logprob_prm": Producer(_implicit),
+    # T-REG (arXiv:2412.02685) contrasts two prompts of the frozen reference, the others the policy with itself.
+    **{
+        name: Producer(
+            _prompted,
+            reference=kind in ("better", "worse"),
+            fault=lambda task, policy, name: prompt_fault(task, name),
+        )
+        for name, kind in PROMPTED.items()
+    },
+}
+"""Every signal that a model makes, by name."""
+
+
+def produce(models: Models, batch: Trajectory, names: Iterable[str]) -> Trajectory:
+    """The batch with those of the signals `names` that the table knows; gradients are stopped.
+
+    Args:
+      models: who is asked.
+      batch: rollouts ``[P, G, T]``.
+      names: a recipe's whole list may be passed; what the batch has already is not made again.
+
+    Raises:
+      ValueError: a signal that the models or the task cannot give, naming it and what is wanted.
+    """
+    wanted: dict[Callable, list[str]] = {}
+    for name in names:
+        if name in PRODUCERS and name not in batch.signals:
+            producer = PRODUCERS[name]
+            if absent := [read for read in producer.reads if read not in batch.signals]:
+                raise ValueError(f"signal {name}: made from {', '.join(absent)}, which the batch does not carry")
+            wanted.setdefault(producer.make, []).append(name)
+    made: dict[str, Array] = {}
+    for make, asked in wanted.items():
+        made |= make(models, batch, tuple(asked))
+    return batch.with_signals(**jax.lax.stop_gradient(made))
+
+
+def reads_reference(names: Iterable[str]) -> bool:
+    """Whether a run has to keep a reference policy for these signals."""
+    return any(name in PRODUCERS and PRODUCERS[name].reference for name in names)
+
+
+def inputs(names: Iterable[str]) -> tuple[str, ...]:
+    """The signals that producers of `names` read."""
+    return tuple(dict.fromkeys(read for name in names if name in PRODUCERS for read in PRODUCERS[name].reads))
+
+
+def fault(name: str, carried: Mapping[str, Any] | Iterable[str], task: Any, policy: Any) -> str | None:
+    """Why a signal of the table cannot be made from a batch that carries these signals, None if it can."""
+    producer = PRODUCERS[name]
+    if absent := [read for read in producer.reads if read not in carried]:
+        return f"signal {name}: made from {', '.join(absent)}, which task {type(task).__name__} does not offer"
+    return producer.fault(task, policy, name)

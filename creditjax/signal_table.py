@@ -9,7 +9,7 @@ class SignalSpec(NamedTuple):
     Attributes:
       axes: names of the axes, batch axes included: P prompts, G rollouts, T positions, K segments (K+1 boundaries),
         N agents, 2^N coalitions, C accepted answers, M reward components, Q calls, E reference calls, R skill reads,
-        F observation features.
+        F observation features, L loops.
       dtype: ``float32``, ``int32`` or ``bool``.
       meaning: one line, with the range of validity.
       producer: what in this library makes the signal.
@@ -66,6 +66,64 @@ SIGNALS: dict[str, SignalSpec] = {
     "self_certainty": SignalSpec(_PGT, "float32", "KL(uniform || policy) at t, in nats", _POLICY),
     "chosen_logit": SignalSpec(_PGT, "float32", "raw logit of the sampled token", _POLICY),
     "sum_pi_squared": SignalSpec(_PGT, "float32", "sum over the vocabulary of the squared probability at t", _POLICY),
+    "token_kl": SignalSpec(
+        _PGT, "float32", "KL(policy || reference) over the vocabulary at t, in nats", "creditjax.signals.token_kl"
+    ),
+    "loop_logprob": SignalSpec(
+        ("P", "G", "T", "L"),
+        "float32",
+        "log-probability of the token read out after each loop of a looped policy",
+        "creditjax.models.looped",
+        ("loop_logprob_new",),
+    ),
+    "exit_pdf": SignalSpec(
+        ("P", "G", "T", "L"),
+        "float32",
+        "probability with which a looped policy exits after each loop; adds up to 1",
+        "creditjax.models.looped",
+    ),
+    "progress": SignalSpec((), "float32", "share of the run's training steps that is behind", "the training loop"),
+    "rouge_l": SignalSpec(
+        ("P", "G"),
+        "float32",
+        "ROUGE-L F1 of what the policy wrote against a reference solution, in [0, 1]",
+        "creditjax.signals.overlap",
+        ("rouge",),
+        True,
+    ),
+    "teacher_span_logprob": SignalSpec(
+        _PGK, "float32", "log-probability of each aligned span (a segment) under the teacher", "creditjax.signals.spans"
+    ),
+    "teacher_span_better": SignalSpec(
+        _PGK,
+        "float32",
+        "the same under a teacher trained on the preferences",
+        "creditjax.signals.spans",
+        ("teacher_pos",),
+    ),
+    "teacher_span_worse": SignalSpec(
+        _PGK,
+        "float32",
+        "the same under a teacher trained on the flipped preferences",
+        "creditjax.signals.spans",
+        ("teacher_neg",),
+    ),
+    "step_mask": SignalSpec(
+        _PGT, "bool", "the token belongs to the step that was edited; nowhere in other pairs", "creditjax.signals.edits"
+    ),
+    "edit_mask": SignalSpec(
+        _PGT, "bool", "the token of an edited step is not common to both versions", "creditjax.signals.edits"
+    ),
+    "verdict": SignalSpec(
+        ("P", "G"),
+        "int32",
+        "outcome label that a judge wrote: 1 right, 0 wrong, -1 unparsable",
+        "creditjax.signals.verdicts",
+        ("pred_outcome",),
+    ),
+    "solution_label": SignalSpec(
+        ("P",), "int32", "true outcome label of the solution that a judge reads: 1 right, 0 wrong", "the tasks"
+    ),
     "logprob_negative": SignalSpec(
         _PGT, "float32", "log-probability of the token under a negative or empty prompt", _PROMPTED
     ),

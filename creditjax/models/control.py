@@ -16,7 +16,7 @@ import jax
 from jax import numpy as jnp
 
 from creditjax.models import base
-from creditjax.models.sampling import token_statistics
+from creditjax.models.sampling import token_divergence, token_statistics
 from creditjax.trajectory import Trajectory, signal_spec
 
 Array = jax.Array
@@ -126,6 +126,14 @@ class _ControlPolicy:
             next_value=masked(next_value),
             statistics={name: masked(found[name]) for name in statistics},
         )
+
+    def divergence(
+        self, params: base.Params, other: base.Params, batch: Trajectory, sampling: base.Sampling = base.Sampling()
+    ) -> Array:
+        """``KL(pi || pi_other)`` over the actions at every acted position, f32 ``[..., T]`` in nats, 0 elsewhere."""
+        observation, mask = self._observations(batch, "observation"), batch.action_mask
+        logits = [self._run(p, observation, None, _starts(batch), mask)[0] for p in (params, other)]
+        return jnp.where(mask, token_divergence(*logits, sampling), 0.0)
 
     def _observations(self, batch: Trajectory, name: str) -> Array | None:
         x = batch.signals.get(name)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import jax
 from jax import numpy as jnp
 
+from creditjax.kernels.kl import kl_full
 from creditjax.models.base import Sampling
 
 Array = jax.Array
@@ -124,6 +125,18 @@ def token_statistics(logits: Array, tokens: Array, sampling: Sampling, names: Se
         full = jax.nn.log_softmax(logits / (sampling.temperature or 1.0), axis=-1)
         out["self_certainty"] = -jnp.log(float(logits.shape[-1])) - jnp.mean(full, axis=-1)
     return out
+
+
+def token_divergence(logits: Array, other: Array, sampling: Sampling) -> Array:
+    """``KL(pi || pi_other)`` of the whole softmaxes at the sampling temperature (1 for greedy), f32 ``[...]`` in nats.
+
+    Args:
+      logits: ``[..., V]``, raw.
+      other: ``[..., V]``, raw.
+      sampling: static; `top_k` and `top_p` are not looked at, because truncated supports differ.
+    """
+    temperature = sampling.temperature or 1.0
+    return kl_full(*(jax.nn.log_softmax(x.astype(jnp.float32) / temperature, axis=-1) for x in (logits, other)))
 
 
 def _pick(x: Array, tokens: Array) -> Array:

@@ -22,7 +22,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from creditjax.models.base import DecodeState, Params, PolicyOutput, Sampling
-from creditjax.models.sampling import token_statistics
+from creditjax.models.sampling import token_divergence, token_statistics
 from creditjax.trajectory import SIGNALS, Trajectory
 
 Array = jax.Array
@@ -330,11 +330,8 @@ class TransformerPolicy:
         shape, length = batch.tokens.shape, batch.length
         fields = (batch.tokens, batch.signals["token_mask"], batch.action_mask)
         tokens, mask, acted = (x.reshape(-1, length) for x in fields)
-        hidden, _ = self._apply(params, "hidden", tokens, mask)
+        hidden, latest, context = self._contexts(params, tokens, mask)
         order = jnp.arange(length)
-        latest = lax.cummax(jnp.where(mask, order, -1), axis=1)  # the last real token up to t
-        before = jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-        context = _gather(hidden, before)
 
         found = self._statistics(params, context, tokens, sampling, tuple(statistics))
         value = next_value = None
@@ -351,6 +348,29 @@ class TransformerPolicy:
             next_value = jnp.where(acted, next_value, 0.0).reshape(shape)
         found = {name: jnp.where(acted, x, 0.0).reshape(shape) for name, x in found.items()}
         return PolicyOutput(found.pop("logprob"), found.pop("entropy"), value, next_value, found)
+
+    def divergence(self, params: Params, other: Params, batch: Trajectory, sampling: Sampling = Sampling()) -> Array:
+        """``KL(pi || pi_other)`` at every acted position, f32 ``[..., T]``, 0 elsewhere.
+
+        Both distributions are those of the whole vocabulary at the sampling temperature: on truncated supports, which
+        differ, it would be infinite.
+
+        Args:
+          params: of the one policy, from `init`.
+          other: of the other.
+          batch: any leading axes; needs the signal `token_mask`.
+          sampling: static.
+        """
+        shape, length = batch.tokens.shape, batch.length
+        tokens, mask = (x.reshape(-1, length) for x in (batch.tokens, batch.signals["token_mask"]))
+        own, others = (self._contexts(p, tokens, mask)[-1] for p in (params, other))
+
+        def head(own, others):
+            logits = self._apply(params, "logits", own), self._apply(other, "logits", others)
+            return {"token_kl": token_divergence(*logits, sampling)}
+
+        found = self._by_chunks(head, own, others)["token_kl"]
+        return jnp.where(batch.action_mask, found.reshape(shape), 0.0)
 
     def start(self, params: Params, rows: int, length: int) -> DecodeState:
         """An empty decode state, see `creditjax.models.base.TextPolicy`."""
@@ -382,22 +402,33 @@ class TransformerPolicy:
     def _apply(self, params: Params, method: str, *args):
         return self.module.apply({"params": params}, *args, method=method)
 
+    def _contexts(self, params: Params, tokens: Array, mask: Array) -> tuple[Array, Array, Array]:
+        """Hidden states ``[B, T, width]``, the last real token up to each position, and the states to predict from."""
+        hidden, _ = self._apply(params, "hidden", tokens, mask)
+        latest = lax.cummax(jnp.where(mask, jnp.arange(tokens.shape[1]), -1), axis=1)
+        before = jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+        return hidden, latest, _gather(hidden, before)
+
     def _statistics(self, params, context: Array, tokens: Array, sampling: Sampling, names: tuple[str, ...]):
         # Rematerialised: the backward pass keeps [B, T, width] and makes the [B, T, V] arrays again.
         @jax.checkpoint
         def head(params, hidden, tokens):
             return token_statistics(self._apply(params, "logits", hidden), tokens, sampling, names)
 
-        rows, length = tokens.shape
+        return self._by_chunks(lambda context, tokens: head(params, context, tokens), context, tokens)
+
+    def _by_chunks(self, head, *xs: Array) -> dict[str, Array]:
+        """``head(*xs)`` of arrays ``[B, T, ...]``, `logit_chunk` positions at a time."""
+        rows, length = xs[0].shape[:2]
         chunk = self.config.logit_chunk
         if not 0 < chunk < length:
-            return head(params, context, tokens)
+            return head(*xs)
 
         def split(x):
             x = jnp.pad(x, ((0, 0), (0, -length % chunk)) + ((0, 0),) * (x.ndim - 2))
             return jnp.moveaxis(x.reshape(rows, -1, chunk, *x.shape[2:]), 1, 0)
 
-        found = lax.map(lambda xs: head(params, *xs), (split(context), split(tokens)))
+        found = lax.map(lambda parts: head(*parts), tuple(map(split, xs)))
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(rows, -1)[:, :length], found)
 
 

@@ -11,7 +11,7 @@ from creditjax.objectives.policy import (
     sapo,
     supervised,
 )
-from creditjax.objectives.regularizers import combine, entropy, kl, value, with_entropy, with_kl, with_value
+from creditjax.objectives.regularizers import combine, entropy, kl, scaled, value, with_entropy, with_kl, with_value
 from creditjax.objectives.terms import Term, Terms, add, diagnostic, means, total
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "objective",
     "policy_gradient",
     "sapo",
+    "scaled",
     "supervised",
     "total",
     "value",

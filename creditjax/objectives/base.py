@@ -59,7 +59,7 @@ class CreditLike(Protocol):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("leaves",),
-    meta_fields=("function", "preparation", "needs", "static"),
+    meta_fields=("function", "preparation", "needs", "statistics", "static"),
 )
 @dataclasses.dataclass(frozen=True)
 class Objective:
@@ -69,6 +69,8 @@ class Objective:
       function: the function under :func:`objective`.
       preparation: its optional whole-minibatch stage.
       needs: fields and signals that the batch has to have.
+      statistics: what it reads of the policy under update beside log-probability, entropy and value: entries of
+        `PolicyOutput.statistics`, which whoever evaluates the policy for it asks for.
       static: the hyperparameters that are part of the program, as sorted items.
       leaves: the hyperparameters that are data: floats and inner objectives.
     """
@@ -76,6 +78,7 @@ class Objective:
     function: Callable[..., Terms]
     preparation: Callable[..., CreditLike] | None
     needs: tuple[str, ...]
+    statistics: tuple[str, ...]
     static: tuple[tuple[str, Any], ...]
     leaves: dict[str, Any]
 
@@ -99,9 +102,12 @@ class Objective:
 
     @property
     def aggregation(self) -> Aggregation:
-        """Its own aggregation or, of a combination, its first part's."""
+        """Its own aggregation; of a combination, its first part's; of a loss of pairs or groups, the token mean."""
         own = self.hyperparameters
-        return own["aggregation"] if "aggregation" in own else own["parts"][0].aggregation
+        if "aggregation" in own:
+            return own["aggregation"]
+        inner = own.get("inner") or next(iter(own.get("parts", ())), None)
+        return Aggregation() if inner is None else inner.aggregation
 
     def __repr__(self):
         return f"{self.function.__name__}({', '.join(f'{k}={v!s}' for k, v in self.hyperparameters.items())})"
@@ -110,6 +116,7 @@ class Objective:
 def objective(
     *,
     needs: tuple[str, ...] | Callable[..., tuple[str, ...]] = (),
+    statistics: tuple[str, ...] | Callable[..., tuple[str, ...]] = (),
     prepare: Callable[..., CreditLike] | None = None,
     above: Mapping[str, float] | None = None,
 ) -> Callable[[Callable[Concatenate[PolicyOutput, CreditLike, Trajectory, P], Terms]], Callable[P, Objective]]:
@@ -120,6 +127,7 @@ def objective(
 
     Args:
       needs: fields and signals that the loss cannot do without, or a function of the hyperparameters that returns them.
+      statistics: what it reads of `new.statistics`, or a function of the hyperparameters that returns their names.
       prepare: called like the loss function, returns the credit with more extras; see :meth:`Objective.prepare`.
       above: exclusive lower bounds of float hyperparameters; those without one may not be negative. Python numbers are
         checked, arrays are not.
@@ -138,7 +146,8 @@ def objective(
             leaves = {name: value for name, value in values.items() if _is_data(value)}
             static = tuple(sorted((name, value) for name, value in values.items() if name not in leaves))
             required = needs(**values) if callable(needs) else needs
-            return Objective(function, prepare, required, static, leaves)
+            asked = statistics(**values) if callable(statistics) else statistics
+            return Objective(function, prepare, required, asked, static, leaves)
 
         return hyperparameters.factory(function, make)
 
@@ -159,8 +168,14 @@ def _is_data(value: Any) -> bool:
 def counts(objective: Objective, credit: CreditLike, batch: Trajectory) -> dict[str, Array]:
     """The count of every term, without a policy. `credit` has been through `prepare`."""
     nothing = jnp.zeros(batch.tokens.shape, jnp.float32)
-    terms = objective(PolicyOutput(nothing, nothing, nothing, nothing), credit, batch)
+    statistics = {name: statistic_like(name, nothing) for name in objective.statistics}
+    terms = objective(PolicyOutput(nothing, nothing, nothing, nothing, statistics), credit, batch)
     return {name: term.count for name, term in terms.items()}
+
+
+def statistic_like(name: str, x: Array) -> Array:
+    """`x` ``[..., T]`` in the place of a statistic of the policy, its further axes of size 1."""
+    return x.reshape(x.shape + (1,) * (len(signal_spec(name).axes) - 3))
 
 
 def loss_mask(credit: CreditLike | None, batch: Trajectory) -> Array:
@@ -174,6 +189,17 @@ def require(batch: Trajectory, name: str, owner: str) -> Array:
         return value
     source = f"made by {signal_spec(name).producer}" if name not in ("logprob", "segment") else "a field of Trajectory"
     raise ValueError(f"{owner} needs `{name}` [..., T] in the batch; {source}")
+
+
+def require_statistic(new: PolicyOutput, name: str, owner: str) -> Array:
+    """The entry `name` of ``new.statistics``, or a `ValueError` that says who needs it."""
+    if name in new.statistics:
+        return new.statistics[name]
+    spec = signal_spec(name)
+    raise ValueError(
+        f"{owner} needs `{name}` [..., {', '.join(spec.axes[2:])}] in new.statistics; "
+        f"evaluate the policy with statistics=objective.statistics ({spec.producer})"
+    )
 
 
 def require_extra(credit: CreditLike, name: str, owner: str, source: str) -> Array:

@@ -75,7 +75,11 @@ def _prepare_parts(new, credit, batch, *, parts):
     return credit
 
 
-@objective(needs=lambda parts: tuple(dict.fromkeys(n for part in parts for n in part.needs)), prepare=_prepare_parts)
+def _of_parts(field: str):
+    return lambda parts: tuple(dict.fromkeys(name for part in parts for name in getattr(part, field)))
+
+
+@objective(needs=_of_parts("needs"), statistics=_of_parts("statistics"), prepare=_prepare_parts)
 def _combined(new: PolicyOutput, credit: CreditLike, batch: Trajectory, *, parts: tuple[Objective, ...]) -> Terms:
     terms: Terms = {}
     for part in parts:
@@ -89,6 +93,23 @@ def _combined(new: PolicyOutput, credit: CreditLike, batch: Trajectory, *, parts
 def combine(*parts: Objective) -> Objective:
     """The sum of objectives whose terms have different names; a `ValueError` otherwise, when it is called."""
     return _combined(parts=parts)
+
+
+def _prepare_inner(new, credit, batch, *, inner, **_):
+    return inner.prepare(new, credit, batch)
+
+
+@objective(needs=lambda inner, **_: inner.needs, statistics=lambda inner, **_: inner.statistics, prepare=_prepare_inner)
+def _scaled(
+    new: PolicyOutput, credit: CreditLike, batch: Trajectory, *, inner: Objective, factor: float = 1.0
+) -> Terms:
+    terms = inner(new, credit, batch)
+    return {name: Term(term.sum, term.count, factor * term.weight) for name, term in terms.items()}
+
+
+def scaled(objective: Objective, factor: float) -> Objective:
+    """The objective with all its terms weighed by `factor`; what they show in a log stays."""
+    return _scaled(inner=objective, factor=factor)
 
 
 def with_kl(

@@ -1,7 +1,7 @@
 """Probes that run a model and add named signals to a trajectory. `PRODUCERS` is the table of them."""
 
 from creditjax.signals.implicit import implicit_prm_loss, implicit_prm_probe
-from creditjax.signals.policy import PROBED, policy_probe
+from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.producers import PRODUCERS, Models, Producer, produce
 from creditjax.signals.prompted import PROMPTED, prompted_logprob
 
@@ -16,4 +16,5 @@ __all__ = [
     "policy_probe",
     "produce",
     "prompted_logprob",
+    "token_kl",
 ]

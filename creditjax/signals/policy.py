@@ -8,8 +8,34 @@ from creditjax.models.base import Params, Policy, Sampling
 from creditjax.models.sampling import STATISTICS
 from creditjax.trajectory import Trajectory
 
+Array = jax.Array
+
 PROBED = ("value", "next_value", "logprob_ref", "logprob_current", "entropy", *STATISTICS)
 """The signals that :func:`policy_probe` can make."""
+
+
+def token_kl(
+    policy: Policy, params: Params, ref_params: Params | None, batch: Trajectory, sampling: Sampling = Sampling()
+) -> Array:
+    """``KL(pi || pi_ref)`` over the vocabulary at every acted position, f32 ``[..., T]`` in nats, 0 elsewhere.
+
+    Args:
+      policy: a model with a `divergence` (the text and the control policies here have one).
+      params: its current parameters.
+      ref_params: those of the reference.
+      batch: any leading axes.
+      sampling: as the batch was sampled; only the temperature matters, see `divergence`.
+
+    Raises:
+      ValueError: there is no reference, or the policy cannot compare itself with another.
+    """
+    if ref_params is None:
+        raise ValueError("signal token_kl: found no ref_params, wanted the reference policy's parameters")
+    if not hasattr(policy, "divergence"):
+        raise ValueError(
+            f"signal token_kl: {type(policy).__name__} has no `divergence(params, other, batch, sampling)`"
+        )
+    return policy.divergence(params, ref_params, batch, sampling)
 
 
 def policy_probe(

@@ -15,7 +15,7 @@ import jax
 
 from creditjax.models.base import Params, Policy, Sampling
 from creditjax.signals.implicit import implicit_prm_probe
-from creditjax.signals.policy import PROBED, policy_probe
+from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.prompted import PROMPTED, prompt_fault, prompted_logprob
 from creditjax.trajectory import Trajectory
 
@@ -63,6 +63,11 @@ def _policy_outputs(models: Models, batch: Trajectory, names: tuple[str, ...]) -
     return {name: probed.signals[name] for name in names}
 
 
+def _divergence(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    kl = token_kl(models.policy, models.params, models.reference, batch, models.sampling)
+    return dict.fromkeys(names, kl)
+
+
 def _implicit(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
     if models.reward_model is None:
         raise ValueError("signal logprob_prm: found no reward_model, wanted its parameters")
@@ -83,6 +88,7 @@ def _prompted(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict
 
 PRODUCERS: dict[str, Producer] = {
     **{name: Producer(_policy_outputs, reference=name == "logprob_ref") for name in PROBED},
+    "token_kl": Producer(_divergence, reference=True),
     "logprob_prm": Producer(_implicit),
     # T-REG (arXiv:2412.02685) contrasts two prompts of the frozen reference, the others the policy with itself.
     **{

@@ -228,7 +228,7 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
             f"warm_start.steps: {config.warm_start.steps}, but task {config.task.name!r} has no gold answers"
         )
     sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
-    plan = Plan(batch.epochs, batch.minibatches, batch.micro_batches, batch.baseline_decay)
+    plan = Plan(batch.epochs, batch.minibatches, batch.micro_batches, batch.baseline_decay, config.steps)
     return Parts(task, _build_policy(config.policy, task, recipe), recipe, sampling, plan)
 
 

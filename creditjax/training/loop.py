@@ -204,7 +204,7 @@ class Programs:
         prompts = evaluate_lib.local_prompts(self.mesh, self.task, "train", 0, rows)
         placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), prompts)
         batch = jax.eval_shape(self.rollout, self.abstract.params, placed, jax.random.key(0))
-        made = {*batch.signals, "running_baseline"}
+        made = {*batch.signals, "running_baseline", "progress"}
         made |= {"greedy_outcome"} if self.greedy_rollout else set()
         made |= set(_VERIFIED) if hasattr(self.task, "verify") else set()
         for name in self.names:

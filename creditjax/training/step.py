@@ -22,6 +22,7 @@ from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.objectives import Objective, counts, supervised, total
 from creditjax.signals.implicit import implicit_prm_loss
+from creditjax.signals.policy import token_kl
 from creditjax.signals.producers import PRODUCERS, Models, produce
 from creditjax.training import mesh as mesh_lib
 from creditjax.training.state import REWARD_MODEL, Stream, TrainState, fresh_reward_model, state_shardings, stream_key
@@ -39,12 +40,14 @@ class Plan(NamedTuple):
       minibatches: parameter updates a pass; each takes every `minibatches`-th prompt of a random order.
       micro_batches: pieces of a minibatch whose gradients are added up; saves memory, changes nothing.
       baseline_decay: decay a batch of the moving average of outcomes.
+      steps: training steps of the whole run, for the signal `progress`.
     """
 
     epochs: int = 1
     minibatches: int = 1
     micro_batches: int = 1
     baseline_decay: float = 0.9
+    steps: int = 1
 
 
 def split(tree: Any, rows: int, parts: int, key: Array | None = None) -> Any:
@@ -156,16 +159,24 @@ class Learner(NamedTuple):
 
         def epoch(carry, index):
             pieces = self.pin(split((batch, credit), rows, plan.minibatches, jax.random.fold_in(key, index)))
-            step = lambda carry, piece: self._minibatch(*carry, *piece, loss, inspect)  # noqa: E731
+            step = lambda carry, piece: self._minibatch(*carry, *piece, loss, state.reference, inspect)  # noqa: E731
             return _scan(step, carry, pieces, plan.minibatches)
 
         carry, metrics = _scan(epoch, (state.params, state.opt_state), jnp.arange(plan.epochs), plan.epochs)
         params, opt_state = carry
         return state.replace(params=params, opt_state=opt_state), jax.tree.map(lambda x: jnp.sum(x), metrics)
 
-    def _minibatch(self, params, opt_state, batch: Trajectory, credit: Credit, loss: Objective, inspect):
+    def _minibatch(self, params, opt_state, batch: Trajectory, credit: Credit, loss: Objective, reference, inspect):
         parts, rows = self.plan.micro_batches, batch.batch_shape[0]
-        evaluate = lambda params, piece: self.policy.evaluate(params, piece, self.sampling)  # noqa: E731
+        statistics = tuple(name for name in loss.statistics if name != "token_kl")
+
+        def evaluate(params, piece: Trajectory) -> PolicyOutput:
+            new = self.policy.evaluate(params, piece, self.sampling, statistics)
+            if "token_kl" not in loss.statistics:
+                return new
+            divergence = token_kl(self.policy, jax.lax.stop_gradient(params), reference, piece, self.sampling)
+            return new._replace(statistics={**new.statistics, "token_kl": divergence})
+
         if loss.preparation is not None:
             pieces = self.pin(split(batch, rows, parts))
             _, new = _scan(lambda carry, piece: (carry, evaluate(params, piece)), (), pieces, parts)
@@ -379,13 +390,15 @@ def make_begin(learner: Learner, state: TrainState) -> Callable[[TrainState], Tr
 
 
 def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: Sequence[str]) -> Trajectory:
-    """The batch with those of the signals `names` that a model (`PRODUCERS`) or the moving average can tell.
+    """The batch with those of the signals `names` that a model (`PRODUCERS`) or the state of the run can tell.
 
     The passes run over one micro-batch at a time, which bounds the memory for logits as in the update itself.
     """
     names = [name for name in names if name not in batch.signals]
     if "running_baseline" in names:
         batch = batch.with_signals(running_baseline=numerics.safe_divide(state.baseline[0], state.baseline[1]))
+    if "progress" in names:
+        batch = batch.with_signals(progress=jnp.minimum(state.step / jnp.float32(max(learner.plan.steps, 1)), 1.0))
     probed = [name for name in names if name in PRODUCERS]
     if not probed:
         return batch

@@ -47,6 +47,9 @@ from creditjax.objectives import (
 )
 from creditjax.recipes.registry import Parts, Sampler, is_on, register
 
+# The laws of an outcome that is normalised in its group.
+NORMALIZED = ("shift_invariant", "scale_invariant", "sign_preserved")
+
 
 def grpo_credit(ddof: int = 1, eps: float = 1e-6, single: str = "zero"):
     """``(R - mean) / (std + eps)`` of the outcome in its group: the credit that half of the field starts from."""
@@ -57,7 +60,7 @@ def _with_kl(objective: Objective, beta: float) -> Objective:
     return with_kl(objective, beta=beta, kind="k3") if is_on(beta) else objective
 
 
-@register("reinforce", tier="baseline")
+@register("reinforce", tier="baseline", claims=("scale_equivariant", "unbiased", "policy_invariant"))
 def reinforce(gamma: float = 1.0, causal: bool = True, count_observations: bool = False) -> Parts:
     """Return from each position on: ``G_t = r_t + gamma G_{t+1}`` (Williams 1992).
 
@@ -68,7 +71,7 @@ def reinforce(gamma: float = 1.0, causal: bool = True, count_observations: bool 
     return Parts(chain(rewards(), returned), policy_gradient(aggregation="seq_mean_token_sum"))
 
 
-@register("reinforce_baseline", tier="baseline")
+@register("reinforce_baseline", tier="baseline", claims=("scale_equivariant", "unbiased"))
 def reinforce_baseline(baseline: str = "running", gamma: float = 1.0) -> Parts:
     """Return minus a baseline (Williams 1992; Sutton and Barto, chapter 13).
 
@@ -88,7 +91,7 @@ def reinforce_baseline(baseline: str = "running", gamma: float = 1.0) -> Parts:
     return Parts(estimator, policy_gradient(aggregation="seq_mean_token_sum"))
 
 
-@register("rloo", tier="baseline")
+@register("rloo", tier="baseline", claims=("shift_invariant", "scale_equivariant", "sign_preserved", "unbiased"))
 def rloo(single: str = "zero", beta: float = 0.0) -> Parts:
     """``R_i - mean_{j != i} R_j`` (Ahmadian et al. 2024, arXiv:2402.14740): unbiased.
 
@@ -100,7 +103,7 @@ def rloo(single: str = "zero", beta: float = 0.0) -> Parts:
     )
 
 
-@register("remax", tier="baseline")
+@register("remax", tier="baseline", claims=("scale_equivariant", "unbiased"))
 def remax() -> Parts:
     """Reward to go minus the reward of one greedy rollout (Li et al. 2023, arXiv:2310.10505). Works with one sample a
     prompt.
@@ -109,7 +112,7 @@ def remax() -> Parts:
     return Parts(estimator, policy_gradient(aggregation="token_mean"), Sampler(group_size=1, greedy_baseline=True))
 
 
-@register("grpo", tier="baseline")
+@register("grpo", tier="baseline", claims=NORMALIZED)
 def grpo(eps: float = 1e-6, ddof: int = 1, single: str = "zero", eps_clip: float = 0.2, beta: float = 0.0) -> Parts:
     """Group-normalised outcome under a clipped ratio, averaged within and then over rollouts (Shao et al. 2024,
     arXiv:2402.03300).
@@ -120,7 +123,11 @@ def grpo(eps: float = 1e-6, ddof: int = 1, single: str = "zero", eps_clip: float
     return Parts(grpo_credit(ddof, eps, single), _with_kl(loss, beta))
 
 
-@register("dr_grpo", tier="baseline")
+@register(
+    "dr_grpo",
+    tier="baseline",
+    claims=("shift_invariant", "scale_equivariant", "sign_preserved", "unbiased_up_to_scale"),
+)
 def dr_grpo(max_length: int = 1024, eps_clip: float = 0.2, single: str = "zero") -> Parts:
     """GRPO without the two biases: no division by the std, none by the rollout's length (Liu et al. 2025,
     arXiv:2503.20783).
@@ -132,7 +139,7 @@ def dr_grpo(max_length: int = 1024, eps_clip: float = 0.2, single: str = "zero")
     return Parts(chain(outcome(), group_center(single=single)), loss)
 
 
-@register("dapo", tier="baseline")
+@register("dapo", tier="baseline", claims=NORMALIZED)
 def dapo(
     eps_low: float = 0.2,
     eps_high: float = 0.28,
@@ -158,14 +165,14 @@ def dapo(
     return Parts(estimator, loss, Sampler(group_size=16, dynamic=dynamic, max_batches=max_batches if dynamic else 1))
 
 
-@register("gspo", tier="baseline")
+@register("gspo", tier="baseline", claims=NORMALIZED)
 def gspo(eps_low: float = 3e-4, eps_high: float = 4e-4, eps: float = 1e-6) -> Parts:
     """GRPO's credit under one length-normalised ratio a rollout (Zheng et al. 2025, arXiv:2507.18071)."""
     loss = clipped_surrogate(eps_low=eps_low, eps_high=eps_high, ratio="sequence", aggregation="seq_mean_token_mean")
     return Parts(grpo_credit(eps=eps), loss)
 
 
-@register("cispo", tier="baseline")
+@register("cispo", tier="baseline", claims=NORMALIZED)
 def cispo_(eps_low: float = 1.0, eps_high: float = 0.28, eps: float = 1e-6) -> Parts:
     """GRPO's credit with the *weight* clipped and never the update: no token loses its gradient (MiniMax-M1,
     arXiv:2506.13585).
@@ -173,7 +180,7 @@ def cispo_(eps_low: float = 1.0, eps_high: float = 0.28, eps: float = 1e-6) -> P
     return Parts(grpo_credit(eps=eps), cispo(eps_low=eps_low, eps_high=eps_high))
 
 
-@register("gpg", tier="baseline")
+@register("gpg", tier="baseline", claims=("scale_equivariant", "sign_preserved"))
 def gpg(count_by: str = "reward", f_norm: float = 1.0) -> Parts:
     """Group-mean baseline, scaled up for rollouts without reward; plain policy gradient (Chu et al. 2025,
     arXiv:2504.02546).
@@ -182,7 +189,7 @@ def gpg(count_by: str = "reward", f_norm: float = 1.0) -> Parts:
     return Parts(estimator, policy_gradient(aggregation="token_mean"))
 
 
-@register("opo", tier="baseline")
+@register("opo", tier="baseline", claims=("shift_invariant", "scale_equivariant"))
 def opo(single: str = "zero") -> Parts:
     """Length-weighted group mean as the variance-optimal baseline of on-policy updates (Hao et al. 2025,
     arXiv:2505.23585).
@@ -190,7 +197,7 @@ def opo(single: str = "zero") -> Parts:
     return Parts(chain(outcome(), group_center(per="tokens", single=single)), policy_gradient(aggregation="token_mean"))
 
 
-@register("reinforce_plus_plus", tier="baseline")
+@register("reinforce_plus_plus", tier="baseline", claims=("shift_invariant", "scale_invariant"))
 def reinforce_plus_plus(gamma: float = 1.0, beta: float = 0.0, eps_clip: float = 0.2) -> Parts:
     """Returns of a reward with the divergence inside, whitened over the batch (Hu et al. 2025, arXiv:2501.03262).
 
@@ -202,7 +209,7 @@ def reinforce_plus_plus(gamma: float = 1.0, beta: float = 0.0, eps_clip: float =
     return Parts(estimator, clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean"))
 
 
-@register("reinforce_plus_plus_baseline", tier="baseline")
+@register("reinforce_plus_plus_baseline", tier="baseline", claims=("shift_invariant", "scale_invariant"))
 def reinforce_plus_plus_baseline(shift: bool = True, eps_clip: float = 0.2) -> Parts:
     """Group-centred outcome, whitened over the tokens of the batch (Hu et al. 2025, arXiv:2501.03262).
 
@@ -262,7 +269,7 @@ def vtrace_(
     return Parts(estimator, loss, Sampler(group_size=1))
 
 
-@register("optimal_token_baseline", tier="baseline")
+@register("optimal_token_baseline", tier="baseline", claims=("shift_invariant", "scale_equivariant"))
 def optimal_token_baseline(eps: float = 1e-8) -> Parts:
     """Reward to go minus a position-wise group mean weighted by the score energy so far; prompts of a group are
     equally long.
@@ -271,7 +278,7 @@ def optimal_token_baseline(eps: float = 1e-8) -> Parts:
     return Parts(estimator, policy_gradient(aggregation="token_mean"))
 
 
-@register("pass_at_k_grpo", tier="baseline")
+@register("pass_at_k_grpo", tier="baseline", claims=NORMALIZED)
 def pass_at_k_grpo(divide: bool = True, eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
     """Only the best rollout of a group is paid, by its lead over the second best: group pass@k (arXiv:2503.19595).
 
@@ -281,7 +288,7 @@ def pass_at_k_grpo(divide: bool = True, eps: float = 1e-6, eps_clip: float = 0.2
     return Parts(chain(outcome(), top_margin(divide=divide, eps=eps)), loss)
 
 
-@register("gdpo", tier="baseline")
+@register("gdpo", tier="baseline", claims=("shift_invariant", "scale_invariant"))
 def gdpo(weights: tuple[float, ...] = (1.0, 1.0), eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
     """Normalises each reward in its group, sums, then whitens over the batch (Liu et al. 2026, arXiv:2601.05242).
 
@@ -293,7 +300,7 @@ def gdpo(weights: tuple[float, ...] = (1.0, 1.0), eps: float = 1e-6, eps_clip: f
     return Parts(chain(blend(*channels), to_tokens(), batch_whiten()), loss)
 
 
-@register("max_rl", tier="baseline")
+@register("max_rl", tier="baseline", claims=("scale_invariant", "sign_preserved"))
 def max_rl(eps: float = 1e-6) -> Parts:
     """``(R - mean) / mean`` for rewards in [0, 1]: ascends the likelihood of success, truncated at order G
     (arXiv:2602.02710).
@@ -301,7 +308,7 @@ def max_rl(eps: float = 1e-6) -> Parts:
     return Parts(chain(outcome(), mean_normalize(eps=eps)), policy_gradient(aggregation="seq_mean_token_sum"))
 
 
-@register("sapo", tier="baseline")
+@register("sapo", tier="baseline", claims=NORMALIZED)
 def sapo_(tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 1e-6) -> Parts:
     """GRPO's credit under a soft gate in place of the clip, sharper for negative credit (Gao et al. 2025,
     arXiv:2511.20347).
@@ -309,19 +316,19 @@ def sapo_(tau_positive: float = 1.0, tau_negative: float = 1.05, eps: float = 1e
     return Parts(grpo_credit(eps=eps), sapo(tau_positive=tau_positive, tau_negative=tau_negative))
 
 
-@register("gmpo", tier="baseline")
+@register("gmpo", tier="baseline", claims=NORMALIZED)
 def gmpo(eps_low: float = 0.4, eps_high: float = 0.4, eps: float = 1e-6) -> Parts:
     """GRPO's credit under the geometric mean of clipped token ratios (Zhao et al. 2025, arXiv:2507.20673)."""
     return Parts(grpo_credit(eps=eps), geometric_mean(eps_low=eps_low, eps_high=eps_high))
 
 
-@register("clip_cov", tier="baseline")
+@register("clip_cov", tier="baseline", claims=NORMALIZED)
 def clip_cov_(fraction: float = 2e-4, lowest: float = 1.0, highest: float = 5.0, eps: float = 1e-6) -> Parts:
     """GRPO's credit; the few tokens of highest covariance drop out of the loss (Cui et al. 2025, arXiv:2505.22617)."""
     return Parts(grpo_credit(eps=eps), clip_cov(fraction=fraction, lowest=lowest, highest=highest))
 
 
-@register("kl_cov", tier="baseline")
+@register("kl_cov", tier="baseline", claims=NORMALIZED)
 def kl_cov_(fraction: float = 2e-3, beta: float = 1.0, eps: float = 1e-6) -> Parts:
     """GRPO's credit; the few tokens of highest covariance pay a divergence penalty (Cui et al. 2025,
     arXiv:2505.22617).

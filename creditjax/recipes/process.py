@@ -50,7 +50,7 @@ def pure(
     return Parts(chain(joined, batch_whiten() if whiten else identity()), loss)
 
 
-@register("prime")
+@register("prime", claims=("shift_invariant",))
 def prime(
     beta: float = 0.05,
     norm: str = "batch",

@@ -5,7 +5,7 @@ from creditjax.objectives import clipped_surrogate
 from creditjax.recipes.registry import Parts, register
 
 
-@register("shapley_exact")
+@register("shapley_exact", claims=("efficient", "symmetric", "null_player", "scale_equivariant"))
 def shapley_exact(eps_clip: float = 0.2) -> Parts:
     """Each agent's average marginal contribution over all coalitions (Shapley 1953), on the tokens that it wrote.
 

@@ -5,7 +5,7 @@ from creditjax.objectives import clipped_surrogate
 from creditjax.recipes.registry import Parts, register
 
 
-@register("ucas")
+@register("ucas", claims=("sign_preserved",))
 def ucas(alpha: float = 0.25, beta: float = 0.35, lam: float = 0.05, reduce: str = "sum", eps: float = 1e-6) -> Parts:
     """Confident successes earn less, confident failures cost more, confident tokens pay a little (arXiv:2510.10649).
 

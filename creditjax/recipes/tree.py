@@ -5,7 +5,12 @@ from creditjax.objectives import clipped_surrogate
 from creditjax.recipes.registry import Parts, register
 
 
-@register("tempo", cost="pairwise in G")
+@register(
+    "tempo",
+    cost="pairwise in G",
+    claims=("shift_invariant", "scale_invariant"),
+    exempt={"expansion_invariant": "rollouts may part at an observed token, whose difference no action gets"},
+)
 def tempo(td_weight: float = 1.0, ddof: int = 0, eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
     """GRPO's credit plus the temporal difference of prefix values where rollouts part (TEMPO, arXiv:2509.18314).
 

@@ -48,7 +48,8 @@ def gigpo(
     return Parts(blend((chain(outcome(), episode), 1.0), (steps, weight)), loss)
 
 
-@register("a2tgpo")
+# Potentials may be so alike in a turn that eps shows.
+@register("a2tgpo", claims={"shift_invariant": {}, "scale_invariant": {"atol": 1e-3}})
 def a2tgpo(
     alpha: float = 0.3,
     gamma: float = 1.0,
@@ -74,7 +75,7 @@ def a2tgpo(
     return Parts(blend((grpo_credit(eps=eps), 1.0), (gain, alpha)), loss)
 
 
-@register("tips")
+@register("tips", claims=("unbiased", "policy_invariant"))
 def tips(
     alpha: float = 0.02,
     gamma: float = 1.0,
@@ -109,7 +110,8 @@ def matchtir(lam: float = 0.9, matcher: str = "exact", penalty: float = 0.0, eps
     return Parts(blend((rollout, 0.5), (turns, 0.5)), clipped_surrogate(aggregation="token_mean"))
 
 
-@register("skillgate")
+# Only the loss weights are the batch's.
+@register("skillgate", claims=("shift_invariant", "scale_invariant", "prompt_independent", "micro_batches_agree"))
 def skillgate(lam: float = 0.2, eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
     """Disjoint channels: execution tokens learn from the outcome, skill names from the choice of skill
     (arXiv:2608.18852).

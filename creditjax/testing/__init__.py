@@ -59,7 +59,7 @@ from creditjax.testing.program import (
     assert_sharding_agrees,
 )
 from creditjax.testing.shapley import assert_efficient, assert_null_player, assert_symmetric
-from creditjax.testing.table import PROPERTIES, check_all
+from creditjax.testing.table import PROMISES, PROPERTIES, Stated, check_all, stated
 from creditjax.testing.truth import (
     assert_policy_invariant,
     assert_unbiased,
@@ -68,10 +68,12 @@ from creditjax.testing.truth import (
 )
 
 __all__ = [
+    "PROMISES",
     "PROPERTIES",
     "Case",
     "Estimator",
     "Options",
+    "Stated",
     "assert_bounded",
     "assert_causal",
     "assert_dtype_stable",
@@ -104,5 +106,6 @@ __all__ = [
     "check_all",
     "default_cases",
     "random_batch",
+    "stated",
     "take",
 ]

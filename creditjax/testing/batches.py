@@ -115,6 +115,7 @@ class _Draw:
             for x in (tokens, acted, segment):
                 x[:, row] = np.where(same, x[:, row - 1], x[:, row])
             segment[:, row] = np.maximum.accumulate(segment[:, row], axis=-1)
+        acted |= position == size - 1
         tokens = np.where(position < opening, tokens[:, :1], tokens)
         kind = rng.random((p, g, 1)) if degenerate else np.ones((p, g, 1))
         live = (position < size) & (kind >= 0.1)

@@ -29,7 +29,8 @@ def expected(estimator: Estimator, case: Case, group_size: int) -> exact.Moments
     given |= oracle.signals(paths, missing)
     chances = exact.probability(case.process, paths, case.solution.policy)
     count = exact.count_groups(int(np.sum(chances > 0)), group_size)
-    chunk = 1 << min(13, max(8, (count - 1).bit_length()))
+    # Few sizes, so that games share programs.
+    chunk = 512 if count <= 512 else 4096
     made = _as_transform(estimator, exact.batch(paths, np.zeros((1, group_size), int), given, case.solution.policy))
     if made is None:
         return _on_host(estimator, case, paths, given, chances, group_size)

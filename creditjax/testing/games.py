@@ -1,6 +1,6 @@
 """Games with a policy, small enough that every group of episodes is looked at."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -63,8 +63,34 @@ class Stopping:
         return (self.length if token else state + 1), float(pays)
 
 
+def default_cases(reads: Collection[str] = ()) -> tuple[Case, ...]:
+    """The games on which an estimator that reads these fields and signals is held against the truth.
+
+    Five games of one policy, unless a signal is read that no such game determines: a team whose coalitions have a
+    value, or an agent that looks things up, with calls, skills and two rewards.
+
+    Args:
+      reads: names of fields and signals, see `check.reads`.
+    """
+    if _OF_AN_AGENT & set(reads):
+        return _agents()
+    return _teams() if "coalition_value" in reads else _turns()
+
+
+_OF_AN_AGENT = {
+    "call_similarity",
+    "call_turn",
+    "read_call",
+    "read_identity",
+    "read_is_oracle",
+    "read_mask",
+    "reference_mask",
+    "reward_components",
+}
+
+
 @functools.cache
-def default_cases() -> tuple[Case, ...]:
+def _turns() -> tuple[Case, ...]:
     """Three turns each, so that an estimator is compiled once; outcomes are 0 or 1.
 
     Decisive and idle turns, an easy and a hard prompt of one kind, running sums, and episodes of unequal length.
@@ -80,6 +106,54 @@ def default_cases() -> tuple[Case, ...]:
         case("sums", Sums((1, 0, 1), base=2), 7),
         case("stopping", Stopping(), easy),
     )
+
+
+@functools.cache
+def _teams() -> tuple[Case, ...]:
+    """Three agents whose contributions add up, and three of whom two need each other."""
+    from creditjax.tasks.pipeline import Pipeline
+
+    games = {
+        "team of three": Pipeline((0.5, 0.3, 0.2)),
+        "team with a synergy": Pipeline((0.2, 0.3, 0.0), {(0, 2): 0.5}),
+    }
+    made = [case(name, game, seed) for seed, (name, game) in enumerate(games.items())]
+    return tuple(
+        x._replace(signals={"coalition_value": game.coalition_value(exact.enumerate_paths(x.process).tokens)})
+        for x, game in zip(made, games.values(), strict=True)
+    )
+
+
+@functools.cache
+def _agents() -> tuple[Case, ...]:
+    """One question, two turns of two tokens and an answer, put to two policies: query, read a skill, or answer.
+
+    The first component of the reward is the answer, the second the format less what the turns cost. In its last turn
+    the policy neither reads nor asks about the second entity: fewer episodes, of every kind still.
+    """
+    from creditjax.tasks.lookup import READ, LookupTask
+    from creditjax.tasks.lookup_game import LookupGame
+
+    world = {"num_entities": 2, "num_relations": 1, "hops": 1, "max_turns": 2, "reach": 2, "num_skills": 2}
+    game = LookupGame(LookupTask(**world, step_cost=0.1, format_reward=0.2))
+    second = game.task.vocabulary.entity + 1
+
+    def policy(seed: int) -> Callable[[Any], np.ndarray]:
+        rng = np.random.default_rng(seed)
+
+        def law(seen: Any) -> np.ndarray:
+            chances = rng.dirichlet(np.full(game.num_tokens, 2.0))
+            if seen.turns and seen.head < 0:
+                chances[[READ, second]] = 0.0
+            return chances
+
+        return law
+
+    made = [case(name, game, policy(seed)) for seed, name in enumerate(("look-up", "look-up by another policy"))]
+    signals = game.signals(exact.enumerate_paths(made[0].process))
+    answer, form, cost = np.moveaxis(signals["reward_components"].astype(np.float64), -1, 0)
+    signals["reward_components"] = np.stack([answer, form + cost], axis=-1)
+    return tuple(x._replace(signals=signals) for x in made)
 
 
 def shaped(case: Case, seed: int | None, signals: Sequence[str] = ()) -> Case:
@@ -110,7 +184,14 @@ def shaped(case: Case, seed: int | None, signals: Sequence[str] = ()) -> Case:
         reward: Any = np.asarray(layer.reward) + np.where(layer.legal, rise, 0.0)
         paid.append(layer._replace(reward=reward))
     process = exact.Process(tuple(paid), case.process.observations, case.process.states)
-    return case._replace(process=process, solution=exact.solve(process, case.solution.policy))
+    # Every episode, and what any coalition would have had, is paid the same -Φ(start) more.
+    more = -phi[0][0]
+    signals = dict(case.signals)
+    if "coalition_value" in signals:
+        signals["coalition_value"] = signals["coalition_value"] + more
+    if "reward_components" in signals:
+        signals["reward_components"] = signals["reward_components"] + np.array([more, 0.0])
+    return Case(case.name, process, exact.solve(process, case.solution.policy), signals)
 
 
 def _at_boundaries(paths: exact.Paths, phi: Sequence[np.ndarray]) -> np.ndarray:

@@ -9,7 +9,18 @@ from typing import Unpack
 import numpy as np
 
 from creditjax.testing.batches import random_batch
-from creditjax.testing.check import Estimator, Function, Mismatch, Options, Property, check, compare, reads, tolerances
+from creditjax.testing.check import (
+    SHAPE,
+    Estimator,
+    Function,
+    Mismatch,
+    Options,
+    Property,
+    check,
+    compare,
+    reads,
+    tolerances,
+)
 from creditjax.trajectory import Trajectory
 
 
@@ -57,7 +68,7 @@ def assert_null_player(estimator: Estimator, **options: Unpack[Options]) -> None
 
 def _check(name: str, estimator: Estimator, holds: Property, options: Options) -> None:
     extra = {*reads(estimator), "coalition_value", "agent"}
-    usual = functools.partial(random_batch, needs=extra, degenerate=False)
+    usual = functools.partial(random_batch, shape=SHAPE, needs=extra, degenerate=False)
     batches = options.get("batches") or usual
     check(name, estimator, holds, {**options, "batches": lambda seed: _everybody_acts(batches(seed))})
 

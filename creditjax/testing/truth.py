@@ -27,7 +27,7 @@ def assert_unbiased(
 
     Args:
       estimator: what is tested; a group's rollouts are treated alike.
-      cases: games with policies; three families of three turns by default.
+      cases: games with policies; `default_cases` of what it reads by default.
       group_size: G.
       rtol: tolerated ``‖bias‖ / ‖exact gradient‖``.
 
@@ -36,7 +36,7 @@ def assert_unbiased(
       KeyError: the estimator reads a signal that the game does not determine and its `Case` does not give.
       ValueError: the exact gradient of a case is 0.
     """
-    found = [_judge(estimator, x, group_size) for x in cases or default_cases()]
+    found = [_judge(estimator, x, group_size) for x in cases or default_cases(reads(estimator))]
     worst = max(found, key=lambda x: x.relative_bias)
     if not worst.relative_bias <= rtol:
         fail(
@@ -61,7 +61,7 @@ def assert_unbiased_up_to_scale(
       group_size: G.
       rtol: tolerated distance to the exact gradient, relative to it, after the best factor was divided out.
     """
-    found = [_judge(estimator, x, group_size) for x in cases or default_cases()]
+    found = [_judge(estimator, x, group_size) for x in cases or default_cases(reads(estimator))]
     mean = np.concatenate([x.gradient.ravel() for x in found])
     truth = np.concatenate([x.truth.ravel() for x in found])
     factor = float(mean @ truth / (truth @ truth))
@@ -95,7 +95,7 @@ def assert_variance_at_most(
       group_size: G.
       rtol: tolerated excess, relative to the other's total variance.
     """
-    for x in cases or default_cases():
+    for x in cases or default_cases({*reads(estimator), *reads(other)}):
         mine, yours = (expected(e, x, group_size).variance for e in (estimator, other))
         if not mine <= yours * (1 + rtol):
             what = f"variance {mine:.6g} in game {x.name!r}, wanted at most {yours:.6g}, that of {name_of(other)}"
@@ -124,7 +124,7 @@ def assert_policy_invariant(
       rtol: tolerated change, relative to the exact gradient.
     """
     signals = [name for name in ("potential", "answer_logprob") if name in reads(estimator)]
-    for x, seed in itertools.product(cases or default_cases()[:2], seeds):
+    for x, seed in itertools.product(cases or default_cases(reads(estimator))[:2], seeds):
         plain, moved = (expected(estimator, shaped(x, s, signals), group_size).gradient for s in (None, seed))
         change = float(np.linalg.norm(moved - plain))
         if not change <= rtol * float(np.linalg.norm(exact.true_gradient(x.process, x.solution))):

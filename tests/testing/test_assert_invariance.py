@@ -92,7 +92,7 @@ def test_padding_leaves_signals_without_axes_alone():
 def test_the_counterexample_is_small():
     with pytest.raises(AssertionError, match="1 prompts, 1 rollouts, 2 positions"):
         testing.assert_zero_outside_mask(leaks_outside_the_mask)
-    with pytest.raises(AssertionError, match="2 prompts, 1 rollouts, 2 positions"):
+    with pytest.raises(AssertionError, match="2 prompts, 1 rollouts, 1 positions"):
         testing.assert_prompt_independent(centres_over_the_batch)
 
 
@@ -103,7 +103,7 @@ def test_a_transform_is_shown_as_it_would_be_written():
 
 
 def test_whatever_has_not_the_form_of_credit_is_refused():
-    with pytest.raises(ValueError, match=r"returned \[3, 3\], wanted \[3, 3, 10\]"):
+    with pytest.raises(ValueError, match=r"returned \[8, 3\], wanted \[8, 3, 10\]"):
         testing.assert_finite(lambda batch: batch.outcome)
     with pytest.raises(TypeError, match="wanted a Transform or a function"):
         testing.assert_finite("rloo")

@@ -34,7 +34,12 @@ def test_questions_that_cannot_be_put():
     with pytest.raises(KeyError, match="wanted some of"):
         testing.check_all(centred, ["unbaised"])
     assert testing.check_all(centred, ["bounded"])["bounded"].startswith("not checked: ")
-    found = testing.check_all(recipe("matchtir").estimator, ["unbiased"])["unbiased"]
+
+    def sees(batch):
+        return centred(batch) * batch.signals["observation"].sum(-1)
+
+    sees.needs = ("observation",)
+    found = testing.check_all(sees, ["unbiased"])["unbiased"]
     assert found.startswith("not checked: ") and "not determined by the process" in found
 
 

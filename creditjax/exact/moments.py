@@ -123,10 +123,13 @@ def enumerate_moments(
       max_groups: most groups.
 
     Raises:
-      ValueError: too many groups; sample instead.
+      ValueError: too many groups, sample instead; `paths` that are not all episodes; a group or chunk below 1.
     """
+    _check_at_least(1, group_size=group_size, chunk=chunk)
     paths = path_lib.enumerate_paths(process) if paths is None else paths
     chances = path_lib.probability(process, paths, solution.policy)
+    if not abs(chances.sum() - 1) <= 1e-4:
+        raise ValueError(f"paths: their probabilities sum to {chances.sum():.6g}, wanted all episodes, each once")
     happens = np.flatnonzero(chances > 0)
     if (count := count_groups(len(happens), group_size, alike)) > max_groups:
         raise ValueError(
@@ -187,10 +190,10 @@ def sample_moments(
       chunk: groups in flight.
 
     Raises:
-      ValueError: fewer than two groups.
+      ValueError: fewer than two groups, since there is no standard error then; a group or chunk below 1.
     """
-    if num_groups < 2:
-        raise ValueError(f"num_groups: {num_groups}, wanted at least 2 for a standard error")
+    _check_at_least(2, num_groups=num_groups)
+    _check_at_least(1, group_size=group_size, chunk=chunk)
     totals: tuple[np.ndarray, ...] = ()
     starts = range(0, num_groups, chunk)
     for start, own in zip(starts, jax.random.split(key, len(starts)), strict=True):
@@ -281,6 +284,12 @@ def groups(chances: np.ndarray, group_size: int, alike: bool, chunk: int) -> Ite
             weight = weight * orders
         short = chunk - len(members)
         yield np.pad(members, ((0, short), (0, 0))), np.pad(weight, (0, short))
+
+
+def _check_at_least(least: int, **numbers: int) -> None:
+    for name, number in numbers.items():
+        if not number >= least:
+            raise ValueError(f"{name}: {number}, wanted at least {least}")
 
 
 def _add(totals: tuple[np.ndarray, ...], new: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:

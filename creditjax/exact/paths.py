@@ -8,7 +8,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from creditjax.exact.process import Layer, Process
+from creditjax.exact.process import Layer, Process, check_policy
 from creditjax.exact.values import Solution, in_float64, law
 from creditjax.trajectory import Trajectory, signal_spec
 
@@ -75,16 +75,27 @@ def enumerate_paths(process: Process, max_paths: int = MAX_PATHS) -> Paths:
 
 
 def sample_paths(process: Process, policy: np.ndarray, key: Array, count: int) -> Paths:
-    """`count` independent episodes under a policy ``[O, V]``."""
-    tokens, states = _sample(process.layers, jnp.asarray(policy), key, count)
+    """`count` independent episodes under a policy ``[O, V]``.
+
+    Raises:
+      ValueError: fewer than one, or no policy, see `solve`.
+    """
+    if count < 1:
+        raise ValueError(f"count: {count}, wanted at least 1")
+    tokens, states = _sample(process.layers, jnp.asarray(check_policy(process, policy)), key, count)
     return _record(process, np.asarray(tokens), np.asarray(states))
 
 
 @in_float64
 def probability(process: Process, paths: Paths, policy: np.ndarray) -> np.ndarray:
-    """Probability of each episode, f64 ``[L]``, chance included."""
-    tables = [law(layer, jnp.asarray(policy, jnp.float64)) for layer in process.layers]
-    return np.prod(paths.gather([np.asarray(table) for table in tables]), axis=1)
+    """Probability of each episode, f64 ``[L]``, chance included.
+
+    Raises:
+      ValueError: no policy, see `solve`.
+    """
+    table = jnp.asarray(check_policy(process, policy))
+    tables = [law(layer, table) for layer in process.layers]
+    return np.prod(paths.gather([np.asarray(x) for x in tables]), axis=1)
 
 
 def log_probability(paths: Paths, policy: np.ndarray) -> np.ndarray:

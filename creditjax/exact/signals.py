@@ -34,10 +34,10 @@ class Oracle:
         """Draws the errors.
 
         Raises:
-          ValueError: negative noise, or a scale that is not positive.
+          ValueError: negative noise, or a scale that is not positive; either not finite.
         """
-        if noise < 0 or prm_scale <= 0:
-            raise ValueError(f"noise: {noise}, prm_scale: {prm_scale}, wanted at least 0 and more than 0")
+        if not (0 <= noise < np.inf and 0 < prm_scale < np.inf):
+            raise ValueError(f"noise: {noise}, prm_scale: {prm_scale}, wanted at least 0 and more than 0, finite")
         self.process, self.solution, self.noise, self.prm_scale = process, solution, noise, prm_scale
         rng = np.random.default_rng(seed)
         believed = [v + noise * rng.standard_normal(v.shape) for v in solution.v]
@@ -71,16 +71,19 @@ class Oracle:
         return made
 
     def boundary_value(self, paths: Paths) -> np.ndarray:
-        """The return to be expected when each segment begins, and at the end the return: ``[L, K + 1]``."""
+        """The return to be expected when each segment begins, and at the end the return: ``[L, K + 1]``.
+
+        A segment that an episode leaves out is worth what the next one is.
+        """
         count = int(paths.segment.max()) + 1
         to_come = np.where(paths.live, self.value(paths), 0.0)
         paid = np.cumsum(paths.reward, axis=1) - paths.reward
         made = np.repeat(paths.outcome[:, None], count + 1, axis=1)
-        for k in range(count):
+        for k in reversed(range(count)):
             inside = paths.segment == k
             first = np.argmax(inside, axis=1)[:, None]
             here = np.take_along_axis(to_come + paid, first, axis=1)[:, 0]
-            made[:, k] = np.where(inside.any(axis=1), here, made[:, k])
+            made[:, k] = np.where(inside.any(axis=1), here, made[:, k + 1])
         return made
 
     def step_credit(self, paths: Paths) -> np.ndarray:

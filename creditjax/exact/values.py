@@ -2,7 +2,7 @@
 
 A policy is its table of action probabilities ``[O, V]`` (see `process.tabulate` and `process.softmax`). The discount
 applies once from one action to the next, as in `creditjax.kernels`: a reward on an environment's token belongs to the
-action before it and is not discounted against it.
+action before it and is not discounted against it, and nothing is discounted before the first action.
 
 `values`, `reach` and `start_value` are pure and differentiable in the policy and compute in its precision;
 :func:`solve` runs in float64 on the host's behalf.
@@ -16,7 +16,7 @@ import jax
 from jax import numpy as jnp
 import numpy as np
 
-from creditjax.exact.process import Layer, Process, softmax
+from creditjax.exact.process import Layer, Process, check_policy, check_table, softmax
 
 Array = jax.Array
 
@@ -70,30 +70,42 @@ def law(layer: Layer, policy: Array) -> Array:
 
 
 @jax.jit
-def _values(layers: tuple[Layer, ...], policy: Array, gamma: Array) -> Values:
+def _values(layers: tuple[Layer, ...], acted: tuple[Array, ...], policy: Array, gamma: Array) -> Values:
     after = jnp.zeros(1, policy.dtype)
     discount = after
     v: list[Array] = []
     q: list[Array] = []
-    for layer in reversed(layers):
+    for layer, begun in reversed(list(zip(layers, acted, strict=True))):
         # After the last layer there is one worthless end.
         future = (discount * after)[layer.next] if v else 0.0
         q.append(jnp.where(layer.legal, layer.reward + future, 0.0))
         after = jnp.sum(law(layer, policy) * q[-1], axis=-1)
-        discount = jnp.where(layer.acts, gamma, 1.0)
+        discount = jnp.where(layer.acts & begun, gamma, 1.0)
         v.append(after)
     return Values(tuple(reversed(v)), tuple(reversed(q)))
 
 
+def _on_device(tables: Any) -> Any:
+    # JAX keeps the float32 constant that it made of a NumPy array while tracing, and would give it to a program that is
+    # differentiated in float64 later on.
+    return jax.tree.map(jnp.asarray, tables)
+
+
 def values(process: Process, policy: Array, gamma: float = 1.0) -> Values:
-    """``Q(s, a) = r(s, a) + γ' V(s')`` and ``V(s) = Σ_a π(a|s) Q(s, a)``; γ' is `gamma` where s' acts and 1 elsewhere.
+    """``Q(s, a) = r(s, a) + γ' V(s')`` and ``V(s) = Σ_a π(a|s) Q(s, a)``.
+
+    γ' is `gamma` where s' acts and an action may have come before, and 1 elsewhere.
 
     Args:
       process: the game laid out.
       policy: ``[O, V]``, action probabilities.
       gamma: discount from one action to the next.
+
+    Raises:
+      ValueError: a policy of another shape.
     """
-    return _values(process.layers, jnp.asarray(policy), gamma)
+    check_table("policy", policy, process)
+    return _values(_on_device(process.layers), _on_device(process.acted), jnp.asarray(policy), gamma)
 
 
 def start_value(process: Process, policy: Array, gamma: float = 1.0) -> Array:
@@ -112,7 +124,8 @@ def _reach(layers: tuple[Layer, ...], policy: Array) -> tuple[Array, ...]:
 
 def reach(process: Process, policy: Array) -> tuple[Array, ...]:
     """Probability of each state, by layer ``[S]``; every layer sums to 1."""
-    return _reach(process.layers, jnp.asarray(policy))
+    check_table("policy", policy, process)
+    return _reach(_on_device(process.layers), jnp.asarray(policy))
 
 
 @in_float64
@@ -123,8 +136,18 @@ def solve(process: Process, policy: Array, gamma: float = 1.0) -> Solution:
       process: the game laid out.
       policy: ``[O, V]``, action probabilities.
       gamma: discount from one action to the next.
+
+    Raises:
+      ValueError: a policy of another shape, or rows that are no probabilities over the legal tokens; a discount that is
+        not in [0, 1]; a discount below 1 where a state is the first to act in some episodes and not in others, which
+        gives it two values (`remember` keeps them apart).
     """
-    policy = jnp.asarray(policy, jnp.float64)
+    _check_gamma(gamma)
+    if gamma < 1 and (mixed := process.first_and_later) is not None:
+        raise ValueError(
+            f"gamma: {gamma} where state {mixed!r} may act first or later, wanted 1, or exact.remember(game) laid out"
+        )
+    policy = jnp.asarray(check_policy(process, policy))
     v, q = values(process, policy, gamma)
     credit = tuple(
         jnp.where(layer.legal, tokens - state[:, None], 0.0)
@@ -137,6 +160,16 @@ def solve(process: Process, policy: Array, gamma: float = 1.0) -> Solution:
 
 @in_float64
 def policy_gradient(process: Process, logits: Array, gamma: float = 1.0) -> np.ndarray:
-    """``dJ / dlogits`` of the softmax policy, f64 ``[O, V]``, by differentiating the recursion."""
+    """``dJ / dlogits`` of the softmax policy, f64 ``[O, V]``, by differentiating the recursion.
+
+    Raises:
+      ValueError: logits of another shape, or a discount that is not in [0, 1].
+    """
+    _check_gamma(gamma)
     start = functools.partial(start_value, process, gamma=gamma)
     return jax.grad(lambda x: start(softmax(process, x)))(jnp.asarray(logits, jnp.float64))
+
+
+def _check_gamma(gamma: float) -> None:
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma: {gamma}, wanted a discount in [0, 1]")

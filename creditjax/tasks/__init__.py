@@ -10,6 +10,7 @@ from creditjax.tasks.base import ControlTask, Prompts, TextTask, TurnEnvironment
 # Name, and the module and class behind it. A module is imported when its task is made, not before.
 TASKS: dict[str, tuple[str, str]] = {
     "lookup": ("creditjax.tasks.lookup", "LookupTask"),
+    "stepwise": ("creditjax.tasks.stepwise", "StepwiseTask"),
     "reasoning_gym": ("creditjax.tasks.reasoning", "ReasoningTask"),
     "gsm8k": ("creditjax.tasks.gsm8k", "GSM8KTask"),
     "control": ("creditjax.tasks.control", "GymnaxTask"),

@@ -1,0 +1,483 @@
+"""Reasoning in steps that a symbolic oracle checks, as a task to train on: a running total, addend by addend.
+
+The prompt lists addends; each turn of the policy is one step of two tokens, and each step is a segment:
+
+    prompt          + 3 + 4 + 1 ?
+    step            + 3             the total so far, modulo `base`
+    step            + 2             3 + 4 = 2 (mod 5)
+    step            = 2             a filler: it repeats the total and adds nothing
+    step            + 3
+    step            A 3             the answer, outcome 1
+
+A step is *right given its own prefix* if it follows from the digit written last, whatever that was: ``+`` consumes the
+next addend and writes the new total, ``=`` repeats the total, ``A`` answers with it when every addend is consumed. All
+else is wrong: a false digit, a premature answer, a ``+`` with nothing left to add, tokens that are no step. The
+*prefix* is right as long as every step was. The answer ends the episode, and so does the last turn. An answer can be
+right by luck, after two errors that cancel: the outcome then is 1 although a step was wrong.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+import numbers
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+
+from creditjax.naming import nearest
+from creditjax.tasks.base import Prompts, TurnFormat, TurnResult
+from creditjax.trajectory import Trajectory
+
+Array = jax.Array
+
+PAD, ASK, PLUS, SAME, ANSWER, CHECK, GOOD, BAD, YES = range(9)
+_SPECIAL = ("·", "?", "+", "=", "A", "check", "good", "bad", "yes")
+_DIGIT = len(_SPECIAL)
+_STEP = 2  # tokens of a step
+_SPLITS = ("train", "eval")
+
+# What stands behind the question under each kind of prompt; the demonstrations of `gold` know these words.
+_INSTRUCTIONS = {"rubric": CHECK, "plain": PAD, "negative": PAD, "better": GOOD, "worse": BAD}
+
+
+class StepwiseState(NamedTuple):
+    """An episode: its addends and the record of its steps.
+
+    Attributes:
+      addends: i32 ``[n]``.
+      turn: i32 ``[]``, steps taken.
+      terminated: bool ``[]``.
+      kind: i32 ``[K]``, PLUS, SAME or ANSWER, PAD for a step that is none of them, -1 for one that was not taken.
+      digit: i32 ``[K]``, the digit that the step writes, -1 for none.
+    """
+
+    addends: Array
+    turn: Array
+    terminated: Array
+    kind: Array
+    digit: Array
+
+
+class Analysis(NamedTuple):
+    """What the oracle knows of an episode; ``[K]`` unless said otherwise.
+
+    Attributes:
+      taken: the step was taken.
+      consumed: i32 ``[K + 1]``, addends consumed before each step and at the end.
+      total: i32 ``[K + 1]``, the digit written last before each step and at the end, 0 at the start.
+      right: the step is right given its own prefix.
+      filler: it is a right step that repeats the total.
+      prefix_right: bool ``[K + 1]``, every step before is right.
+      correct: bool ``[]``, the answer was given and is the true total.
+    """
+
+    taken: Array
+    consumed: Array
+    total: Array
+    right: Array
+    filler: Array
+    prefix_right: Array
+    correct: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class StepwiseEnvironment:
+    """Rules of one episode (`TurnEnvironment`); the arguments are those of :class:`StepwiseTask`."""
+
+    addends: int
+    base: int
+    max_turns: int
+
+    def reset(self, data: Array) -> StepwiseState:
+        """A fresh episode over the addends i32 ``[n]`` of one prompt."""
+        nothing = jnp.full(self.max_turns, -1, jnp.int32)
+        return StepwiseState(data, jnp.int32(0), jnp.bool_(False), nothing, nothing)
+
+    def step(self, state: StepwiseState, action: Array, mask: Array) -> tuple[StepwiseState, TurnResult]:
+        """Records one step. Without a real token, or after the end, nothing changes and nothing is paid."""
+        active = jnp.any(mask) & ~state.terminated
+        head, digit = action[0], action[1] - _DIGIT
+        named = (head == PLUS) | (head == SAME) | (head == ANSWER)
+        formed = jnp.all(mask) & named & (digit >= 0) & (digit < self.base)
+        at = jnp.where(active, state.turn, self.max_turns)  # out of range: dropped
+        state = state._replace(
+            turn=state.turn + active,
+            terminated=state.terminated
+            | (active & formed & (head == ANSWER))
+            | (active & (state.turn + 1 >= self.max_turns)),
+            kind=state.kind.at[at].set(jnp.where(formed, head, PAD), mode="drop"),
+            digit=state.digit.at[at].set(jnp.where(formed, digit, -1), mode="drop"),
+        )
+        reward = jnp.where(active & state.terminated, self.analyse(state).correct, 0.0)
+        silence = jnp.zeros((0,), jnp.int32)
+        return state, TurnResult(silence, silence > 0, reward.astype(jnp.float32), state.terminated)
+
+    def analyse(self, state: StepwiseState) -> Analysis:
+        """Runs through the record once."""
+
+        def step(carry, record):
+            consumed, total = carry
+            kind, digit = record
+            left = consumed < self.addends
+            addend = state.addends[jnp.minimum(consumed, self.addends - 1)]
+            follows = jnp.where(kind == PLUS, (total + addend) % self.base, total)
+            allowed = jnp.where(kind == PLUS, left, (kind == SAME) | ((kind == ANSWER) & ~left))
+            right = allowed & (digit == follows)
+            consumed = consumed + ((kind == PLUS) & left)
+            total = jnp.where(digit >= 0, digit, total)
+            return (consumed, total), (right, consumed, total)
+
+        start = (jnp.int32(0), jnp.int32(0))
+        _, (right, consumed, total) = jax.lax.scan(step, start, (state.kind, state.digit))
+        taken = state.kind >= 0
+        answered = jnp.any(state.kind == ANSWER)
+        ahead = lambda x, first: jnp.concatenate([jnp.full((1,), first, x.dtype), x])  # noqa: E731
+        return Analysis(
+            taken=taken,
+            consumed=ahead(consumed, 0),
+            total=ahead(total, 0),
+            right=right,
+            filler=right & (state.kind == SAME),
+            prefix_right=ahead(jnp.cumprod(right | ~taken).astype(bool), True),
+            correct=answered & (total[-1] == jnp.sum(state.addends) % self.base),
+        )
+
+
+class _Episode(NamedTuple):
+    """What a signal may be made of: one episode, and its positions ``[T]``."""
+
+    task: "StepwiseTask"
+    state: StepwiseState
+    found: Analysis
+    acted: Array
+    segment: Array
+
+    @property
+    def judged(self) -> Array:
+        """Labels of a judge, bool ``[K]``: the step is right given its own prefix, flipped at the rate `noise`."""
+        return (self.found.right ^ self.flipped) & self.found.taken
+
+    @property
+    def flipped(self) -> Array:
+        """Where the judge errs, bool ``[K]``: a function of the prompt, the steps so far and the seed alone."""
+        task, state = self.task, self.state
+        steps = (state.kind + 1) * (task.base + 1) + state.digit + 1
+        return _uniform(task.seed, state.addends, steps) < task.noise
+
+    @property
+    def answers(self) -> Array:
+        """The position belongs to the final answer, bool ``[T]``."""
+        return self.acted & (self.state.kind[self.segment] == ANSWER)
+
+
+def _uniform(seed: int, head: Array, tail: Array) -> Array:
+    """A number in [0, 1) for every prefix of `tail`, from a hash (FNV-1a, finished as in MurmurHash3): f32 ``[K]``."""
+
+    def mix(h, x):
+        h = (h ^ x.astype(jnp.uint32)) * jnp.uint32(16777619)
+        return h, h
+
+    start, _ = jax.lax.scan(mix, jnp.uint32(2166136261) ^ jnp.uint32(seed), head)
+    _, h = jax.lax.scan(mix, start, tail)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        h = (h ^ (h >> shift)) * jnp.uint32(factor)
+    return ((h ^ (h >> 16)) >> 8).astype(jnp.float32) / 2**24
+
+
+def _process_reward(e: _Episode) -> Array:
+    # Whoever is fooled by fillers pays for a true repetition what it pays for an addition.
+    paid = e.judged if e.task.hackable else e.judged & ~(e.state.kind == SAME)
+    return paid.astype(jnp.float32)
+
+
+def _potential(e: _Episode) -> Array:
+    """Chance of a right answer for one who goes on correctly from a right prefix, and guesses after an error."""
+    found, task, k = e.found, e.task, jnp.arange(e.task.turns.max_turns + 1)
+    room = task.turns.max_turns - k > task.addends - found.consumed
+    alive = jnp.where(found.prefix_right & room, 1.0, 1.0 / task.base)
+    return jnp.where(k < e.state.turn, alive, jnp.where(e.state.terminated, found.correct, alive))
+
+
+def _state_key(e: _Episode) -> Array:
+    numbers = [*e.state.addends, e.found.consumed[:-1], e.found.total[:-1]]
+    key = jnp.zeros_like(e.found.total[:-1])
+    for x in numbers:
+        key = key * (max(e.task.base, e.task.addends + 1)) + x
+    return jnp.where(e.found.taken, key, -1)
+
+
+_ORACLES: dict[str, Callable[[_Episode], Array]] = {
+    "process_reward": _process_reward,
+    "potential": _potential,
+    "state_key": _state_key,
+    "accuracy": lambda e: e.found.correct.astype(jnp.float32),
+    "answer_score": lambda e: e.found.correct.astype(jnp.float32),
+    "reward_components": lambda e: e.found.correct.astype(jnp.float32)[None],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepwiseTask:
+    """Running totals with an exact oracle of every step (`TextTask`). See the module for a transcript.
+
+    The outcome is 1 if the answer is the true total, else 0.
+
+    `potential` at a boundary is the exact value of one rule of going on: if every step so far is right and there are
+    turns enough left for the remaining additions and the answer, go on correctly (1); otherwise answer with a digit
+    drawn uniformly (``1 / base``). After the last step it is the outcome.
+
+    `noise` is the error rate of the judge behind `process_reward` and the labels of steps: each label is flipped or not
+    by a hash of the prompt, the steps up to it and the seed, so the same content always gets the same label. What does
+    not come from a judge (outcome, potential, state) is exact.
+
+    Attributes:
+      addends: n, additions to make.
+      base: digits are 0 to base - 1.
+      max_turns: K, at least ``addends + 1``; None for ``addends + 2``, which leaves room for one filler.
+      noise: rate at which the judge's labels are flipped, in [0, 0.5].
+      hackable: whether fillers earn process reward as additions do. There are then up to
+        ``max_turns - 1`` steps to be paid for, however few are needed.
+      gold_noise: probability that a demonstrated step writes a false digit.
+      gold_fillers: probability that a demonstration repeats the total where it has a turn to spare.
+      instructed: share of demonstrations whose prompt carries an instruction: behind "check" and "good" they make no
+        error, behind "bad" three steps in four are false. It gives the prompt variants a meaning.
+      eval_size: number of held-out prompts.
+      seed: fixes prompts, demonstrations and the judge's errors.
+      signals: names of the signals that `annotate` adds; None for all of `offered_signals`.
+
+    Raises:
+      ValueError, TypeError: an option out of range or of the wrong type, naming it, what was found and what was wanted.
+    """
+
+    addends: int = 4
+    base: int = 5
+    max_turns: int | None = None
+    noise: float = 0.0
+    hackable: bool = False
+    gold_noise: float = 0.0
+    gold_fillers: float = 0.0
+    instructed: float = 0.0
+    eval_size: int = 256
+    seed: int = 0
+    signals: Sequence[str] | None = None
+
+    prompt_kinds = tuple(_INSTRUCTIONS)
+
+    def __post_init__(self):
+        if self.signals is not None:
+            object.__setattr__(self, "signals", tuple(self.signals))  # hashable, whatever sequence came
+        _check("addends", self.addends, int, 1)
+        _check("base", self.base, int, 2)
+        _check("max_turns", self.environment.max_turns, int, self.addends + 1)
+        for name in ("gold_noise", "gold_fillers", "instructed"):
+            _check(name, getattr(self, name), float, 0.0, 1.0)
+        _check("noise", self.noise, float, 0.0, 0.5)
+        if not isinstance(self.hackable, bool):
+            raise TypeError(f"hackable: {self.hackable!r}, wanted a bool")
+        _check("eval_size", self.eval_size, int, 1)
+        _check("seed", self.seed, int, 0, 2**32 - 1)
+        for name in self.signal_names:
+            if name not in self.offered_signals():
+                raise ValueError(f"signals: the stepwise task has no {name!r}; {nearest(name, self.offered_signals())}")
+
+    @staticmethod
+    def offered_signals() -> tuple[str, ...]:
+        """Names of all the signals that the task can add."""
+        return (*_ORACLES, *_OF_PROMPTS)
+
+    @property
+    def signal_names(self) -> tuple[str, ...]:
+        """Names of the signals that `annotate` adds."""
+        return self.offered_signals() if self.signals is None else tuple(self.signals)
+
+    @property
+    def environment(self) -> StepwiseEnvironment:
+        """The rules of an episode."""
+        turns = self.addends + 2 if self.max_turns is None else self.max_turns
+        return StepwiseEnvironment(self.addends, self.base, turns)
+
+    @property
+    def vocab_size(self) -> int:
+        """Nine words and the digits."""
+        return _DIGIT + self.base
+
+    @property
+    def prompt_length(self) -> int:
+        """L: two tokens an addend, as in a step, the question mark and room for one instruction."""
+        return 2 * self.addends + 2
+
+    @property
+    def turns(self) -> TurnFormat:
+        """K turns of two tokens, nothing observed, without a stop token."""
+        return TurnFormat(self.environment.max_turns, _STEP, 0, stop_token=-1, pad_token=PAD)
+
+    @property
+    def strategic_grams(self) -> np.ndarray:
+        """The tokens that decide how to go on rather than compute, i32 ``[2, 1]``: to repeat, and to answer."""
+        return np.array([[SAME], [ANSWER]], np.int32)
+
+    @property
+    def verdicts(self) -> np.ndarray:
+        """What a judge is asked behind a solution (checked? good?), and the word that approves, i32 ``[C, 2]``."""
+        return np.array([[CHECK, YES], [GOOD, YES]], np.int32)
+
+    def prompts(self, split: str, start: int, count: int) -> Prompts:
+        """Questions `start` to `start + count`; `data` holds the addends i32 ``[P, n]``, drawn uniformly.
+
+        There are only ``base ** addends`` questions, so held-out ones may occur in training.
+
+        Raises:
+          ValueError: an unknown split, a negative range, or one beyond `eval_size` of "eval".
+        """
+        if split not in _SPLITS:
+            raise ValueError(f"split {split!r}, wanted one of {', '.join(_SPLITS)}")
+        end = self.eval_size if split == "eval" else 2**32
+        if start < 0 or count < 0 or start + count > end:
+            raise ValueError(f"{split} prompts {start} to {start + count}, wanted a range within 0 to {end}")
+        indices = np.arange(start, start + count, dtype=np.uint32)
+        return Prompts(*jax.device_get(_prompts(self, _SPLITS.index(split), indices)))
+
+    def prompt_variant(self, kind: str, prompts: Prompts) -> Prompts:
+        """The same questions with an instruction behind them, or (kind "negative") without their addends.
+
+        Raises:
+          ValueError: a kind that is not one of `prompt_kinds`.
+        """
+        if kind not in _INSTRUCTIONS:
+            raise ValueError(f"prompt kind {kind!r}: {nearest(kind, _INSTRUCTIONS)}")
+        token, mask = _INSTRUCTIONS[kind], prompts.mask
+        if kind == "negative":
+            mask = mask & (np.arange(self.prompt_length) >= 2 * self.addends)
+        tokens = jnp.asarray(prompts.tokens).at[:, -1].set(token)
+        return Prompts(tokens, jnp.asarray(mask).at[:, -1].set(token != PAD), prompts.data)
+
+    def annotate(self, batch: Trajectory, prompts: Prompts, states: StepwiseState) -> Trajectory:
+        """Adds the outcome and the signals named in `signals`, from the final states ``[P, G]``."""
+
+        def episode(state, acted, segment):
+            view = _Episode(self, state, self.environment.analyse(state), acted, segment)
+            made = {name: _ORACLES[name](view) for name in self.signal_names if name in _ORACLES}
+            return view.found.correct.astype(jnp.float32), made
+
+        for _ in batch.batch_shape:
+            episode = jax.vmap(episode)
+        outcome, signals = episode(states, batch.action_mask, batch.segment)
+        addends = jnp.asarray(prompts.data)
+        signals |= {name: _OF_PROMPTS[name](self, addends) for name in self.signal_names if name in _OF_PROMPTS}
+        return batch.replace(outcome=outcome, signals={**batch.signals, **signals})
+
+    def verify(self, batch: Trajectory, prompts: Prompts) -> Trajectory:
+        """The identity: the verifier is pure JAX and has run in `annotate`."""
+        del prompts
+        return batch
+
+    def gold(self, split: str, start: int, count: int) -> Trajectory:
+        """Demonstrations ``[P, 1, T]``, a pure function of the arguments: right but for `gold_noise`, and annotated.
+
+        A false digit is carried on, so a noisy demonstration is wrong at the end and right given its own prefix
+        elsewhere: what is to be imitated stays the addition.
+        """
+        return jax.device_get(_gold(self, _SPLITS.index(split), self.prompts(split, start, count), np.uint32(start)))
+
+    def play(self, prompts: Prompts, steps: Array) -> Trajectory:
+        """Writes down given steps i32 ``[P, G, K, 2]`` (kind, digit token) as a sampled rollout, without `logprob`."""
+        shape = steps.shape[:2]
+
+        def episode(data, actions):
+            def turn(state, action):
+                mask = jnp.broadcast_to(~state.terminated, (_STEP,))
+                after, result = self.environment.step(state, action, mask)
+                return after, (jnp.where(mask, action, PAD), mask, result.reward, result.terminated & mask[0])
+
+            return jax.lax.scan(turn, self.environment.reset(data), actions)
+
+        group = jax.vmap(episode, in_axes=(None, 0))
+        states, (tokens, mask, reward, ended) = jax.vmap(group)(jnp.asarray(prompts.data), steps)
+
+        def lay_out(prompt, turns):
+            prompt = jnp.broadcast_to(jnp.asarray(prompt)[:, None], (*shape, self.prompt_length))
+            return jnp.concatenate([prompt.astype(turns.dtype), turns.reshape(*shape, -1)], axis=-1)
+
+        last = np.arange(_STEP) == _STEP - 1
+        nothing = jnp.zeros_like(prompts.tokens)
+        batch = Trajectory(
+            tokens=lay_out(prompts.tokens, tokens),
+            action_mask=lay_out(nothing, mask),
+            outcome=jnp.full(shape, jnp.nan),
+            reward=lay_out(nothing, reward[..., None] * last),
+            terminated=lay_out(nothing, ended[..., None] & last),
+            truncated=lay_out(nothing, jnp.zeros_like(mask)),
+            segment=lay_out(nothing - 1, jnp.where(mask, jnp.arange(self.turns.max_turns)[:, None], -1)),
+            signals={"token_mask": lay_out(prompts.mask, mask)},
+            num_segments=self.turns.max_turns,
+        )
+        return self.annotate(batch, prompts, states)
+
+    def decode(self, tokens: Any) -> list[str]:
+        """A printable string a token: digits, "+", "=", "A", "?", the words of instructions, "·" for padding."""
+        names = [*_SPECIAL, *map(str, range(self.base))]
+        return [names[t] if 0 <= t < len(names) else f"<{t}>" for t in np.asarray(tokens).reshape(-1).tolist()]
+
+
+_OF_PROMPTS: dict[str, Callable[[StepwiseTask, Array], Array]] = {}
+
+
+def _keys(task: StepwiseTask, stream: Array, indices: Array) -> Array:
+    # The generator is named, so that no global setting can change the data.
+    key = jax.random.fold_in(jax.random.key(task.seed, impl="threefry2x32"), stream)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _prompts(task: StepwiseTask, split: Array, indices: Array) -> tuple[Array, Array, Array]:
+    draw = lambda key: jax.random.randint(key, (task.addends,), 0, task.base)  # noqa: E731
+    addends = jax.vmap(draw)(_keys(task, split, indices))
+    # As long as a step: without fillers each addend lies equally far before the step that consumes it.
+    pairs = jnp.stack([jnp.full_like(addends, PLUS), _DIGIT + addends], axis=-1).reshape(len(indices), -1)
+    tokens = jnp.pad(pairs, ((0, 0), (0, 2)), constant_values=ASK).at[:, -1].set(PAD)
+    return tokens, tokens != PAD, addends
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _gold(task: StepwiseTask, split: Array, prompts: Prompts, start: Array) -> Trajectory:
+    count, turns = prompts.tokens.shape[0], task.turns.max_turns
+    keys = _keys(task, split + len(_SPLITS), start + jnp.arange(count, dtype=jnp.uint32))
+    words = jnp.array([CHECK, GOOD, BAD])
+
+    def demonstrate(key, addends):
+        uniforms = jax.random.uniform(key, (2 + 3 * turns,))
+        word = words[jnp.floor(uniforms[0] * len(words)).astype(jnp.int32)]
+        told = uniforms[1] < task.instructed
+        errs = jnp.where(told, jnp.where(word == BAD, 0.75, 0.0), task.gold_noise)
+
+        def step(carry, inputs):
+            consumed, total, spare = carry
+            slip, shift, fill = inputs
+            fills = (fill < task.gold_fillers) & (spare > 0)
+            done = consumed >= task.addends
+            kind = jnp.where(fills, SAME, jnp.where(done, ANSWER, PLUS))
+            addend = jnp.where(kind == PLUS, addends[jnp.minimum(consumed, task.addends - 1)], 0)
+            wrong = (slip < errs) & (kind == PLUS)
+            offset = jnp.where(wrong, 1 + jnp.floor(shift * (task.base - 1)).astype(jnp.int32), 0)
+            total = (total + addend + offset) % task.base
+            return (consumed + (kind == PLUS), total, spare - fills), jnp.stack([kind, _DIGIT + total])
+
+        begin = (jnp.int32(0), jnp.int32(0), jnp.int32(turns - task.addends - 1))
+        _, steps = jax.lax.scan(step, begin, uniforms[2:].reshape(turns, 3))
+        return steps, jnp.where(told, word, PAD)
+
+    steps, word = jax.vmap(demonstrate)(keys, jnp.asarray(prompts.data))
+    shown = Prompts(prompts.tokens.at[:, -1].set(word), prompts.mask.at[:, -1].set(word != PAD), prompts.data)
+    return task.play(shown, steps[:, None])
+
+
+def _check(name: str, value: Any, kind: type, low: float, high: float = np.inf) -> None:
+    wanted = numbers.Integral if kind is int else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        raise TypeError(f"{name}: {value!r}, wanted {'an integer' if kind is int else 'a number'}")
+    if not low <= float(value) <= high:  # refuses NaN too
+        raise ValueError(
+            f"{name}: {value}, wanted {f'at least {low}' if high == np.inf else f'between {low} and {high}'}"
+        )

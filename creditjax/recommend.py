@@ -82,6 +82,7 @@ def recommend(
 
     Raises:
       KeyError: a signal that is not in the table.
+      TypeError: one name in place of a sequence of names.
       ValueError: no agents, or no tokens.
 
     >>> recommend(["process_reward", "segment"])[0].recipe
@@ -89,12 +90,14 @@ def recommend(
     >>> recommend(tokens=500)[0].recipe
     'rloo'
     """
+    if isinstance(signals, str):
+        raise TypeError(f"signals: {signals!r}, wanted a sequence of names such as [{signals!r}]")
     for name in signals:
         if name not in FIELDS:
             signal_spec(name)
-    if agents < 1:
+    if agents != int(agents) or agents < 1:
         raise ValueError(f"agents: {agents}, wanted at least 1")
-    if tokens is not None and tokens < 1:
+    if tokens is not None and not tokens >= 1:
         raise ValueError(f"tokens: {tokens}, wanted at least 1")
     given = _ALWAYS | set(signals) | ({"value", "next_value"} if critic else set())
     if agents > 1:

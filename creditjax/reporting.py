@@ -75,7 +75,7 @@ def audit(record: Mapping[str, str]) -> Audit:
     for name, state in record.items():
         if name not in known:
             raise KeyError(f"checklist item {name!r} is unknown; {nearest(name, known)}")
-        if state not in STATES:
+        if not isinstance(state, str) or state not in STATES:
             raise ValueError(f"checklist item {name!r}: {state!r}, wanted one of {', '.join(STATES)}")
     states = {name: record.get(name, "missing") for name in known}
     order = sorted(ITEMS, key=lambda item: not item.required)

@@ -75,9 +75,9 @@ def _credit() -> None:
             horizons=tuple(_HORIZONS.value),
             groups=tuple(_GROUPS.value),
         )
+        found = results.Results(_OUT.value)
     except ValueError as error:
         sys.exit(str(error))
-    found = results.Results(_OUT.value)
     with results.timed(found, [_shown(argument) for argument in sys.argv[1:]]):
         for line in credit.run_all(plan, found):
             print(line, flush=True)

@@ -85,3 +85,14 @@ def test_what_is_no_item_and_no_state():
         reporting.audit({"metrics": "reported"})
     with pytest.raises(ValueError, match="'yes', wanted one of reported"):
         reporting.audit({"metric": "yes"})
+
+
+def test_one_name_is_no_sequence_and_half_an_agent_no_agent():
+    with pytest.raises(TypeError, match=r"signals: 'value', wanted a sequence of names such as \['value'\]"):
+        cj.recommend("value")
+    with pytest.raises(ValueError, match="agents: 1.5, wanted at least 1"):
+        cj.recommend(agents=1.5)
+    with pytest.raises(ValueError, match="tokens: nan, wanted at least 1"):
+        cj.recommend(tokens=float("nan"))
+    with pytest.raises(ValueError, match=r"checklist item 'compute': \['reported'\], wanted one of"):
+        reporting.audit({"compute": ["reported"]})

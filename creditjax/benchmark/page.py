@@ -148,7 +148,7 @@ def _frontier_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
     found = {
         name: (found["bias"].value, found["variance"].value)
         for name, found in by.items()
-        if "+" not in name and "bias" in found and math.isfinite(found["bias"].value + found["variance"].value)
+        if "+" not in name and all(m in found and math.isfinite(found[m].value) for m in ("bias", "variance"))
     }
     found.pop("control:oracle", None)  # at the origin, far from everything
     if not found:
@@ -201,8 +201,8 @@ def _positions(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
         shown = [name for name in _SHOWN if name in by] or [n for n in by if "+" not in n and "control" not in n][:6]
         panels = "".join(_position_panel(name, by[name]) for name in shown)
         if panels:
-            outcome = next(row for row in by[shown[0]].values() if "outcome" in row.more).more["outcome"]
-            heading = f"{_named(cell)}; the episode was paid {brief(outcome)}"
+            paid = [row.more["outcome"] for row in by[shown[0]].values() if _finite(row.more.get("outcome"))]
+            heading = _named(cell) + (f"; the episode was paid {brief(paid[0])}" if paid else "")
             sections.append(f'<h3>{_text(heading)}</h3><div class="figures narrow">{panels}</div>')
     if not sections:
         return ""
@@ -214,7 +214,7 @@ def _positions(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
 
 
 def _position_panel(name: str, found: dict[str, Row]) -> str:
-    rows = sorted((int(m.split("@")[1]), row) for m, row in found.items() if m.startswith("credit@"))
+    rows = [(k, row) for k, row in _numbered(found, "credit@") if _finite(row.more.get("exact"))]
     if not rows:
         return ""
     at = [k for k, _ in rows]
@@ -261,18 +261,29 @@ def _learning(curves: dict[Cell, dict[str, dict[str, Row]]]) -> str:
 
 
 def _steps(found: dict[str, Row]) -> list[tuple[int, Row]]:
-    return sorted((int(m.split("@")[1]), row) for m, row in found.items() if m.startswith("return@"))
+    return _numbered(found, "return@")
+
+
+def _numbered(found: dict[str, Row], metric: str) -> list[tuple[int, Row]]:
+    """The rows that a number follows the metric of, in its order; what has no value is left out."""
+    numbered = [(m.removeprefix(metric), row) for m, row in found.items() if m.startswith(metric)]
+    return sorted((int(n), row) for n, row in numbered if n.isdecimal() and math.isfinite(row.value))
+
+
+def _finite(x: object) -> bool:
+    return isinstance(x, int | float) and math.isfinite(x)
 
 
 def _curve_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
-    end = max(step for found in by.values() for step, _ in _steps(found))
+    end = max(1, *(step for found in by.values() for step, _ in _steps(found)))
     plot = _Plot(370, 220, (0, end), (0.0, 1.0))
     bands, lines = [], []
     for name, found in by.items():
         points = _steps(found)
         colour, dashes = _LOOKS.get(name, _OTHER)
-        upper = [plot.at(step, row.more["high"]) for step, row in points]
-        lower = [plot.at(step, row.more["low"]) for step, row in reversed(points)]
+        banded = [(step, row) for step, row in points if all(_finite(row.more.get(end)) for end in ("low", "high"))]
+        upper = [plot.at(step, row.more["high"]) for step, row in banded]
+        lower = [plot.at(step, row.more["low"]) for step, row in reversed(banded)]
         bands.append(f'<polygon points="{_pairs(upper + lower)}" style="fill:{colour};opacity:.14"/>')
         lines.append(_polyline([plot.at(step, row.value) for step, row in points], colour, dashes, name))
     figure = plot.svg("".join(bands + lines), "environment steps", "return", f"learning with {cell[1]} actions")
@@ -282,12 +293,9 @@ def _curve_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
 def _sweep_panel(cells: list[Cell], curves: dict[Cell, dict[str, dict[str, Row]]]) -> str:
     plot = _Plot(370, 220, (math.log2(cells[0][1]), math.log2(cells[-1][1])), (0.0, 1.0), power=True)
     lines = []
-    for name in curves[cells[0]]:
-        points = [
-            plot.at(math.log2(cell[1]), curves[cell][name]["return_area"].value)
-            for cell in cells
-            if name in curves[cell]
-        ]
+    for name in dict.fromkeys(name for cell in cells for name in curves[cell]):
+        areas = [(cell[1], curves[cell].get(name, {}).get("return_area")) for cell in cells]
+        points = [plot.at(math.log2(h), row.value) for h, row in areas if row is not None and math.isfinite(row.value)]
         colour, dashes = _LOOKS.get(name, _OTHER)
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" style="fill:{colour}"/>' for x, y in points)
         lines.append(_polyline(points, colour, dashes, name) + dots)
@@ -302,7 +310,7 @@ def _tables(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
         return ""
     parts = [_table(cell, by, first=i == 0) for i, (cell, by) in enumerate(credit.items())]
     skipped = {
-        (name, found["skipped"].more["reason"])
+        (name, str(found["skipped"].more.get("reason", "")))
         for by in credit.values()
         for name, found in by.items()
         if "skipped" in found
@@ -398,12 +406,13 @@ def _said(holds: bool) -> str:
 
 
 def _made(rows: Sequence[Row]) -> str:
-    runs = [row for row in rows if row.recipe == RUN and row.metric == "seconds"]
+    runs = [row for row in rows if row.recipe == RUN and row.metric == "seconds" and math.isfinite(row.value)]
     if not runs:
         return '<section><h2>How this page was made</h2><p class="none">The run has not finished.</p></section>'
     lines = "".join(
-        f"<tr><td>{_text(row.more['command'])}</td><td>{row.value:.0f} s</td><td>{_text(row.more['machine'])}</td>"
-        f"<td>{_text(', '.join(f'{k} {v}' for k, v in row.more['versions'].items()))}</td></tr>"
+        f"<tr><td>{_text(row.more.get('command', ''))}</td><td>{row.value:.0f} s</td>"
+        f"<td>{_text(row.more.get('machine', ''))}</td>"
+        f"<td>{_text(', '.join(f'{k} {v}' for k, v in row.more.get('versions', {}).items()))}</td></tr>"
         for row in runs
     )
     return f"<section><h2>How this page was made</h2><table>{lines}</table></section>"

@@ -1,8 +1,9 @@
 """How near a method's credit comes to the exact one, step by step: the scores of card `ca_benchmark_protocol`.
 
 Every function takes arrays ``[E, K]`` (E episodes of K steps) and gives one number an episode, ``[E]``, NaN where the
-episode has nothing to score; :func:`average` makes one number of them. All are invariant to a positive factor on the
-credit. Credits count as equal when they differ by less than `TIE` of the largest of their episode: rounding is no rank.
+episode has nothing to score; :func:`average` makes one number of them. Another shape, or credit that is not finite at a
+step that there is, is a `ValueError`. All are invariant to a positive factor on the credit. Credits count as equal when
+they differ by less than `TIE` of the largest of their episode: rounding is no rank.
 
 Source: arXiv:2604.09459, section 9.
 """
@@ -87,12 +88,14 @@ def hit_at_m(credit: ArrayLike, decisive: ArrayLike, valid: ArrayLike, m: int) -
     Returns:
       ``[E]``, NaN for episodes without a decisive step.
     """
-    if m < 1:
-        raise ValueError(f"m: {m}, wanted at least 1")
+    if m < 1 or m != int(m):
+        raise ValueError(f"m: {m}, wanted at least 1, whole")
     credit, decisive, valid = _checked(credit=credit, decisive=decisive, valid=valid)
     decisive = (decisive != 0) & valid
     size = np.where(valid, np.abs(credit), -1.0)
-    places = np.minimum(m, valid.sum(-1))
+    if not size.shape[1]:
+        return np.full(len(size), np.nan)
+    places = np.minimum(int(m), valid.sum(-1))
     at = np.take_along_axis(-np.sort(-size, axis=-1), np.maximum(places - 1, 0)[:, None], axis=-1)
     close = TIE * size.max(-1, keepdims=True, initial=0.0)
     larger, tied = valid & (size > at + close), valid & (np.abs(size - at) <= close)
@@ -128,6 +131,8 @@ def credit_mass(credit: ArrayLike, decisive: ArrayLike, valid: ArrayLike) -> np.
 def average(scores: np.ndarray, weight: np.ndarray | None = None) -> float:
     """Weighted mean over the episodes that have a score, NaN if none has."""
     weight = np.ones(len(scores)) if weight is None else np.asarray(weight)
+    if weight.shape != np.shape(scores) or not (weight >= 0).all():
+        raise ValueError(f"weight: {weight}, wanted one of at least 0 for each of {len(scores)} episodes")
     known = np.isfinite(scores) & (weight > 0)
     return float(np.average(scores[known], weights=weight[known])) if known.any() else float("nan")
 
@@ -140,8 +145,14 @@ def _checked(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
     for name, x in made.items():
         if x.shape != shape:
             raise ValueError(f"{name}: shape {list(x.shape)}, wanted {list(shape)} like credit")
-    made["valid"] = made["valid"].astype(bool)
-    return tuple(np.where(made["valid"], x, 0) for x in made.values())
+    valid = made["valid"].astype(bool)
+    for name in [name for name in made if name != "valid"]:
+        made[name] = np.where(valid, made[name].astype(np.float64), 0.0)
+        # A comparison with NaN is false, and would pass for a tie or a wrong sign.
+        if len(bad := np.argwhere(~np.isfinite(made[name]))):
+            at = tuple(map(int, bad[0]))
+            raise ValueError(f"{name}: {made[name][at]} at {list(at)}, wanted finite numbers")
+    return tuple((made | {"valid": valid}).values())
 
 
 def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:

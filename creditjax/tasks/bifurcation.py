@@ -14,7 +14,7 @@ no more than the future depends on, so 64 turns are as exact as four; `exact.rem
 from collections.abc import Hashable
 import dataclasses
 import functools
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from creditjax.exact.game import Act, Chance
 
@@ -55,6 +55,8 @@ class Bifurcation:
             raise ValueError("weights: none, wanted one a turn")
         if not 0 <= self.flip < 1:
             raise ValueError(f"flip: {self.flip}, wanted a probability below 1")
+        if self.sees not in get_args(Sight):
+            raise ValueError(f"sees: {self.sees!r}, wanted one of {', '.join(get_args(Sight))}")
 
     @property
     def length(self) -> int:

@@ -92,8 +92,11 @@ class DiscountingChain:
     bonus: float = 0.1
 
     def __post_init__(self) -> None:
-        if list(self.delays) != sorted(set(self.delays)) or self.delays[0] < 0 or not 0 <= self.best < len(self.delays):
-            raise ValueError(f"delays: {self.delays}, best: {self.best}, wanted increasing delays and one of them")
+        rising = list(self.delays) == sorted(set(self.delays)) and min(self.delays, default=-1) >= 0
+        if not rising or not 0 <= self.best < len(self.delays):
+            raise ValueError(
+                f"delays: {self.delays}, best: {self.best}, wanted increasing delays from 0 on and the index of one"
+            )
 
     @property
     def num_tokens(self) -> int:

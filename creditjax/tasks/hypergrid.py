@@ -41,8 +41,10 @@ class Hypergrid:
     peak: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.side < 2 or self.dims < 1 or self.floor <= 0:
+        if self.side < 2 or self.dims < 1 or not self.floor > 0:
             raise ValueError(f"side: {self.side}, dims: {self.dims}, floor: {self.floor}, wanted >= 2, >= 1 and > 0")
+        if not (self.near >= 0 and self.peak >= 0):
+            raise ValueError(f"near: {self.near}, peak: {self.peak}, wanted at least 0: rewards are a law")
 
     @property
     def num_tokens(self) -> int:

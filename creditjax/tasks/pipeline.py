@@ -81,7 +81,7 @@ class Pipeline:
         """The signal of that name: ``[L, T]`` tokens to the worth of every coalition, ``[L, 2^N]``, bit n agent n."""
         agents = len(self.weights)
         table = np.zeros((len(tokens), 2**agents))
-        for row, actions in enumerate(np.asarray(tokens)):
+        for row, actions in enumerate(self._actions(tokens)):
             for coalition in range(2**agents):
                 present = tuple(int(a) if coalition >> n & 1 else 0 for n, a in enumerate(actions))
                 table[row, coalition] = self.worth(present)
@@ -89,10 +89,16 @@ class Pipeline:
 
     def shapley(self, tokens: np.ndarray) -> np.ndarray:
         """The exact Shapley value of each agent, ``[L, N]``: its own weight and half of each synergy it made."""
-        right = np.asarray(tokens) == 1
-        value = right * np.asarray(self.weights)
+        right = self._actions(tokens) == 1
+        value = right * np.asarray(self.weights, np.float64)
         for (n, m), u in self.synergy.items():
             half = 0.5 * u * (right[:, n] & right[:, m])
             value[:, n] += half
             value[:, m] += half
         return value
+
+    def _actions(self, tokens: np.ndarray) -> np.ndarray:
+        actions = np.asarray(tokens)
+        if actions.ndim != 2 or actions.shape[1] != len(self.weights):
+            raise ValueError(f"tokens: shape {list(actions.shape)}, wanted [L, {len(self.weights)}], one an agent")
+        return actions

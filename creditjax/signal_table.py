@@ -9,7 +9,7 @@ class SignalSpec(NamedTuple):
     Attributes:
       axes: names of the axes, batch axes included: P prompts, G rollouts, T positions, K segments (K+1 boundaries),
         N agents, 2^N coalitions, C accepted answers, M reward components, Q calls, E reference calls, R skill reads,
-        F observation features, L loops.
+        F observation features, L loops, J critiques.
       dtype: ``float32``, ``int32`` or ``bool``.
       meaning: one line, with the range of validity.
       producer: what in this library makes the signal.
@@ -30,6 +30,7 @@ _PGK = ("P", "G", "K")
 _POLICY = "creditjax.signals.policy_probe"
 _PROMPTED = "creditjax.signals.prompted"
 _LOOKUP = "creditjax.tasks.lookup"
+_STEPWISE = "creditjax.tasks.stepwise"
 
 SIGNALS: dict[str, SignalSpec] = {
     "token_mask": SignalSpec(
@@ -142,6 +143,38 @@ SIGNALS: dict[str, SignalSpec] = {
     "process_reward": SignalSpec(
         _PGK, "float32", "score of each segment by a process-reward model or oracle", _LOOKUP, ("step_reward",), True
     ),
+    "step_label": SignalSpec(
+        _PGK,
+        "float32",
+        "1 if each step was judged right (in a wrong solution: if it led to the answer), 0 if not",
+        _STEPWISE,
+        ("judge_label",),
+        True,
+    ),
+    "step_score": SignalSpec(
+        _PGK, "float32", "a reward model's probability that each step is right, in [0, 1]", _STEPWISE, (), True
+    ),
+    "judge_error": SignalSpec(
+        ("P", "G", "K", "J"),
+        "float32",
+        "1 if critique j judged the step wrong, 0 if right; NaN where it could not be parsed",
+        _STEPWISE,
+        (),
+        True,
+    ),
+    "step_format": SignalSpec(
+        _PGK, "float32", "reward for the form of each step, such as +1 for legal tags and -2 otherwise", _STEPWISE
+    ),
+    "subproblem_reward": SignalSpec(
+        _PGK, "float32", "1 if the answer to subproblem k was verified, else 0; the last one is the problem", _STEPWISE
+    ),
+    "is_curriculum": SignalSpec(
+        ("P", "G"), "bool", "the rollout answers subproblems on the way, not the bare problem alone", _STEPWISE
+    ),
+    "candidate_reward": SignalSpec(
+        ("P", "G"), "float32", "oracle reward of one of the actions drawn in a state", "creditjax.samplers.state_groups"
+    ),
+    "prompt_length": SignalSpec(("P",), "int32", "number of tokens of the prompt", "creditjax.signals.steps"),
     "potential": SignalSpec(
         ("P", "G", "K+1"),
         "float32",

@@ -55,14 +55,62 @@ class Schedule:
 
     def __call__(self, step: Array) -> Array:
         """The value at `step`."""
-        ramp = jnp.clip((step - self.begin) / jnp.maximum(self.length, 1e-6), 0.0, 1.0)
-        return self.start + (self.stop - self.start) * ramp
+        return self.start + (self.stop - self.start) * self._progress(step)
+
+    def _progress(self, step: Array) -> Array:
+        """Share of the way, from 0 at `begin` to 1 at `begin + length`."""
+        return jnp.clip((step - self.begin) / jnp.maximum(self.length, 1e-6), 0.0, 1.0)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CosineSchedule(Schedule):
+    """Half a cosine from `start` to `stop`: slow at both ends, steepest in the middle."""
+
+    def __call__(self, step: Array) -> Array:
+        """The value at `step`."""
+        # (1 + cos(pi x)) / 2 without the cancellation near its end.
+        return self.stop + (self.start - self.stop) * jnp.square(jnp.sin(0.5 * jnp.pi * (1 - self._progress(step))))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ExponentialSchedule(Schedule):
+    """The distance to `stop` halves every `half_life` steps; at `begin + length` what is left of it is dropped."""
+
+    half_life: Any
+
+    def __call__(self, step: Array) -> Array:
+        """The value at `step`."""
+        age = jnp.maximum(step - self.begin, 0.0)
+        left = jnp.exp2(-age / jnp.maximum(self.half_life, 1e-6))
+        return jnp.where(age < self.length, self.stop + (self.start - self.stop) * left, self.stop)
 
 
 def linear_schedule(start: float, stop: float, length: float, begin: float = 0.0) -> Schedule:
     """A :class:`Schedule`; give it wherever a piece takes a float."""
+    return Schedule(**_leaves("linear_schedule", start=start, stop=stop, begin=begin, length=length))
+
+
+def cosine_schedule(start: float, stop: float, length: float, begin: float = 0.0) -> Schedule:
+    """``stop + (start - stop) (1 + cos(pi x)) / 2``, x going from 0 to 1 over `length` steps from `begin` on."""
+    return CosineSchedule(**_leaves("cosine_schedule", start=start, stop=stop, begin=begin, length=length))
+
+
+def exponential_schedule(
+    start: float, stop: float, length: float, half_life: float | None = None, begin: float = 0.0
+) -> Schedule:
+    """``stop + (start - stop) 2^(-n / half_life)``, n counted from `begin`, and `stop` from ``begin + length`` on.
+
+    `half_life` is an eighth of `length` unless it is given, so that the drop at the end is 1/256 of the way.
+    """
     given = {"start": start, "stop": stop, "begin": begin, "length": length}
-    return Schedule(**{k: hyperparameters.as_leaf(f"linear_schedule: {k}", x) for k, x in given.items()})
+    half_life = length / 8 if half_life is None else half_life
+    return ExponentialSchedule(**_leaves("exponential_schedule", **given, half_life=half_life))
+
+
+def _leaves(owner: str, **given: Any) -> dict[str, Any]:
+    return {name: hyperparameters.as_leaf(f"{owner}: {name}", x) for name, x in given.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,3 +23,15 @@ def scale(credit: Credit, batch: Trajectory, *, factor: float) -> Credit:
 def clip(credit: Credit, batch: Trajectory, *, low: float, high: float) -> Credit:
     """Limits the credit to ``[low, high]``."""
     return credit.with_value(jnp.clip(credit.value, low, high))
+
+
+@transform(takes=list(Level), gives=None)
+def shift(credit: Credit, batch: Trajectory, *, by: float) -> Credit:
+    """Adds a number or a schedule to the credit wherever it is assigned."""
+    return credit.with_value(credit.value + by)
+
+
+@transform(takes=list(Level), gives=None)
+def absolute(credit: Credit, batch: Trajectory) -> Credit:
+    """The size of the credit without its sign."""
+    return credit.with_value(jnp.abs(credit.value))

@@ -3,6 +3,7 @@
 from creditjax.objectives.aggregate import MODES, Aggregation, Mode, aggregate
 from creditjax.objectives.base import CreditLike, Objective, counts, loss_mask, objective
 from creditjax.objectives.covariance import clip_cov, kl_cov
+from creditjax.objectives.imitation import weighted_cloning
 from creditjax.objectives.policy import (
     cispo,
     clipped_surrogate,
@@ -12,6 +13,7 @@ from creditjax.objectives.policy import (
     supervised,
 )
 from creditjax.objectives.regularizers import combine, entropy, kl, scaled, value, with_entropy, with_kl, with_value
+from creditjax.objectives.stepwise import step_surrogate
 from creditjax.objectives.terms import Term, Terms, add, diagnostic, means, total
 
 __all__ = [
@@ -40,9 +42,11 @@ __all__ = [
     "policy_gradient",
     "sapo",
     "scaled",
+    "step_surrogate",
     "supervised",
     "total",
     "value",
+    "weighted_cloning",
     "with_entropy",
     "with_kl",
     "with_value",

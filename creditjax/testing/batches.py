@@ -96,7 +96,7 @@ class _Draw:
         self.rng, self.shape, self.hostile = rng, shape, hostile
         p, g, t = shape
         self.sizes = {"P": p, "G": g, "T": t, "K": segments, "K+1": segments + 1, "N": agents, "2^N": 2**agents}
-        self.sizes |= {"C": 2, "M": 2, "Q": 4, "E": 3, "R": 3, "F": 2}
+        self.sizes |= {"C": 2, "M": 2, "Q": 4, "E": 3, "R": 3, "F": 2, "J": 3}
         self.made: dict[str, np.ndarray] = {}
 
     def rows(self, degenerate: bool) -> None:

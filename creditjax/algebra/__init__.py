@@ -52,6 +52,14 @@ from creditjax.algebra.judged import (
     sum_by_segment,
     to_segments,
 )
+from creditjax.algebra.pairs import (
+    contrast_credit,
+    edit_preference_credit,
+    likelihood_weighted_gap,
+    preference_credit,
+    regularized_preference_credit,
+    span_preference_credit,
+)
 from creditjax.algebra.pointwise import clip, identity, scale, shift
 from creditjax.algebra.position import (
     add_potential_shaping,
@@ -85,6 +93,7 @@ from creditjax.algebra.sources import (
     shapley,
     signal,
     signal_is,
+    verdict_reward,
 )
 
 __all__ = [
@@ -105,6 +114,7 @@ __all__ = [
     "certainty_modulation",
     "chain",
     "clip",
+    "contrast_credit",
     "cosine_schedule",
     "credit_trace",
     "critique_vote",
@@ -112,6 +122,7 @@ __all__ = [
     "discounted_return",
     "drop_constant_groups",
     "drop_silent_groups",
+    "edit_preference_credit",
     "energy_baseline",
     "estimate",
     "every_segment",
@@ -129,6 +140,7 @@ __all__ = [
     "kl_in_reward",
     "leave_one_out",
     "lift",
+    "likelihood_weighted_gap",
     "linear_schedule",
     "log_ratio",
     "logit_penalty",
@@ -141,8 +153,10 @@ __all__ = [
     "overlong_penalty",
     "pooled_normalize",
     "potential_difference",
+    "preference_credit",
     "read_choice",
     "record_clip_scale",
+    "regularized_preference_credit",
     "rescale_valid",
     "reward_component",
     "rewards",
@@ -157,6 +171,7 @@ __all__ = [
     "signal",
     "signal_is",
     "soft_min",
+    "span_preference_credit",
     "sqrt_rescale",
     "state_normalize",
     "step_return",
@@ -173,6 +188,7 @@ __all__ = [
     "top_margin",
     "transform",
     "turn_normalize",
+    "verdict_reward",
     "vtrace",
     "where",
 ]

@@ -31,6 +31,13 @@ def outcome(batch: Trajectory) -> Credit:
     return credit(batch.outcome, vote_mask(batch), Level.TRAJECTORY)
 
 
+@transform(takes=None, gives=Level.TRAJECTORY, needs=("verdict", "solution_label"))
+def verdict_reward(batch: Trajectory) -> Credit:
+    """1 for a judge's rollout whose `verdict` on a solution is its true label, 0 for any other and an unreadable one."""
+    agrees = batch.signals["verdict"] == batch.signals["solution_label"]
+    return credit(agrees, vote_mask(batch), Level.TRAJECTORY)
+
+
 @transform(takes=None, gives=Level.TOKEN, uses=("reward", "terminated", "truncated"))
 def rewards(batch: Trajectory) -> Credit:
     """The reward at each acted position; without a `reward` field, the outcome at the last acted one.

@@ -46,6 +46,17 @@ def segment_mean(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
     return numerics.safe_divide(segment_sum(x, ids, mask, num_segments), segment_count(ids, mask, num_segments))
 
 
+def segment_decayed_mean(x: Array, ids: Array, mask: Array, num_segments: int) -> Array:
+    """Mean in which the j-th selected position of a segment weighs 1/j, f32 ``[K]``; as :func:`segment_mean`."""
+    x = x.astype(jnp.float32)
+
+    def mean(owned: Array) -> Array:
+        weight = jnp.where(owned, 1.0 / jnp.maximum(jnp.cumsum(owned), 1), 0.0)
+        return numerics.safe_divide(jnp.sum(jnp.where(owned, weight * x, 0.0)), jnp.sum(weight))
+
+    return _by_segment(mean, ids, mask, num_segments)
+
+
 def last_position(ids: Array, mask: Array, num_segments: int) -> Array:
     """Index of the last selected position of each segment, i32 ``[K]``; -1 where a segment has none."""
     positions = jnp.arange(ids.shape[0])
@@ -56,6 +67,27 @@ def segment_last(ids: Array, mask: Array, num_segments: int) -> Array:
     """True at the last selected position of each segment, bool ``[T]``."""
     last = last_position(ids, mask, num_segments)
     return mask & (broadcast(last, ids) == jnp.arange(ids.shape[0])) & (ids >= 0)
+
+
+def rank_bins(x: Array, mask: Array, bins: int) -> Array:
+    """Segments of equal size by rank: the selected positions in ascending order of `x`, cut into `bins` parts.
+
+    ``bin = floor(bins * rank / n)``, ties in `x` to the earlier position. Sizes differ by at most one; with fewer
+    positions than bins each has one of its own, and some bins have none. (For a group statistic of like positions,
+    as ESPO's over entropy, arXiv:2512.00499.)
+
+    Args:
+      x: ``[T]``, only read where `mask` holds.
+      mask: bool ``[T]``.
+      bins: static.
+
+    Returns:
+      i32 ``[T]``, -1 where not selected.
+    """
+    order = jnp.argsort(jnp.where(mask, x.astype(jnp.float32), jnp.inf), stable=True)
+    # An infinite value would sort among what is not selected, so the selected ones are counted in that order.
+    rank = jnp.zeros(x.shape, jnp.int32).at[order].set(jnp.cumsum(mask[order], dtype=jnp.int32) - 1)
+    return jnp.where(mask, bins * rank // jnp.maximum(jnp.sum(mask, dtype=jnp.int32), 1), -1)
 
 
 def broadcast(x: Array, ids: Array) -> Array:

@@ -30,7 +30,7 @@ from creditjax import hyperparameters
 from creditjax.models.base import PolicyOutput
 from creditjax.objectives.aggregate import Aggregation
 from creditjax.objectives.terms import Terms
-from creditjax.trajectory import Trajectory, signal_spec
+from creditjax.trajectory import Trajectory, signal_spec, vote_weight
 
 Array = jax.Array
 P = ParamSpec("P")
@@ -181,6 +181,23 @@ def statistic_like(name: str, x: Array) -> Array:
 def loss_mask(credit: CreditLike | None, batch: Trajectory) -> Array:
     """Which positions enter a loss and its counts, bool ``[..., T]``: the extra `loss_mask`, else `action_mask`."""
     return batch.action_mask if credit is None else credit.extras.get("loss_mask", batch.action_mask)
+
+
+def loss_votes(credit: CreditLike, batch: Trajectory) -> Array:
+    """Weight of each rollout in a loss over rollouts or pairs, f32 ``[..., G]``: its vote, 0 where it left the loss."""
+    vote = vote_weight(batch)
+    if "loss_mask" not in credit.extras:
+        return vote
+    return jnp.where(jnp.any(credit.extras["loss_mask"], axis=-1), vote, 0.0)
+
+
+def over_groups(function: Callable[..., Any], batch: Trajectory) -> Callable[..., Any]:
+    """`function` of arrays with a leading group axis ``[G, ...]``, for those of a batch with further axes before it."""
+    if batch.tokens.ndim < 2:
+        raise ValueError(f"tokens: shape {list(batch.tokens.shape)}, wanted [..., G, T]: the loss compares rollouts")
+    for _ in batch.tokens.shape[:-2]:
+        function = jax.vmap(function)
+    return function
 
 
 def require(batch: Trajectory, name: str, owner: str) -> Array:

@@ -15,6 +15,7 @@ import pytest
 import creditjax as cj
 from creditjax.models.base import PolicyOutput
 from creditjax.objectives import counts, total
+from creditjax.objectives.base import statistic_like
 from creditjax.trajectory import FIELDS
 
 SHAPE = (3, 3, 10)
@@ -130,6 +131,10 @@ def test_a_missing_need_is_named_with_its_producer(name):
             cj.estimate(build(name).estimator, lacking)
 
 
+def statistics_of(recipe, like):
+    return {name: statistic_like(name, like) for name in recipe.objective.statistics}
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_objective_is_finite_and_counts_without_the_policy(name):
     recipe, batch = build(name), make(name, 10)
@@ -139,7 +144,7 @@ def test_the_objective_is_finite_and_counts_without_the_policy(name):
     @jax.value_and_grad
     def loss(shift):
         like = -0.5 * jnp.ones(batch.tokens.shape) + shift
-        new = PolicyOutput(logprob=like, entropy=-like, value=like)
+        new = PolicyOutput(logprob=like, entropy=-like, value=like, statistics=statistics_of(recipe, like))
         prepared = recipe.objective.prepare(new, assigned, batch)
         terms = recipe.objective(new, prepared, batch)
         return total(terms, counts(recipe.objective, prepared, batch))
@@ -148,8 +153,9 @@ def test_the_objective_is_finite_and_counts_without_the_policy(name):
     assert np.isfinite(value) and np.isfinite(gradient)
     # The counts that a step takes beforehand are those of the terms themselves.
     like = jnp.full(batch.tokens.shape, -0.5)
-    prepared = recipe.objective.prepare(PolicyOutput(like, like, like), assigned, batch)
-    terms = recipe.objective(PolicyOutput(like, like, like), prepared, batch)
+    new = PolicyOutput(like, like, like, statistics=statistics_of(recipe, like))
+    prepared = recipe.objective.prepare(new, assigned, batch)
+    terms = recipe.objective(new, prepared, batch)
     for key, count in counts(recipe.objective, prepared, batch).items():
         close(terms[key].count, count)
 

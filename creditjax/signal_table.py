@@ -222,6 +222,15 @@ SIGNALS: dict[str, SignalSpec] = {
     "read_identity": SignalSpec(_PGT, "bool", "the token names the skill inside a skill-read call", _LOOKUP),
     "read_is_oracle": SignalSpec(("P", "G", "R"), "bool", "skill-read call r chose the helpful skill", _LOOKUP),
     "read_mask": SignalSpec(("P", "G", "R"), "bool", "skill-read call r happened", _LOOKUP, ("rmask",)),
+    "planning_mask": SignalSpec(
+        _PGT, "bool", "the token lies inside a strategic n-gram, a planning phrase", "creditjax.signals.planning"
+    ),
+    "is_offpolicy": SignalSpec(
+        ("P", "G"), "bool", "the rollout was drawn by an older policy and replayed", "creditjax.samplers.replay"
+    ),
+    "prompt_mean": SignalSpec(
+        ("P",), "float32", "mean outcome of the prompt's latest on-policy rollouts", "creditjax.samplers.replay"
+    ),
     "running_baseline": SignalSpec(
         (), "float32", "moving average of the outcome before this batch", "the training loop"
     ),

@@ -9,7 +9,7 @@ from creditjax import numerics
 from creditjax.algebra.core import Context, transform
 from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.group import Ddof, first_value
-from creditjax.kernels import returns, segments
+from creditjax.kernels import group, returns, segments
 from creditjax.trajectory import Trajectory, vote_weight
 
 Array = jax.Array
@@ -19,7 +19,7 @@ def _mean(x: Array, mask: Array, context: Context) -> Array:
     return numerics.safe_divide(context.sum(numerics.masked_sum(x, mask)), context.sum(numerics.masked_count(mask)))
 
 
-@transform(takes=(Level.TOKEN, Level.TRAJECTORY), gives=None, scope="batch")
+@transform(takes=(Level.TOKEN, Level.SEGMENT, Level.TRAJECTORY), gives=None, scope="batch")
 def batch_whiten(
     credit: Credit,
     batch: Trajectory,
@@ -54,6 +54,44 @@ def batch_whiten(
 def subtract_batch_mean(credit: Credit, batch: Trajectory, context: Context) -> Credit:
     """Subtracts the mean, over all voting rollouts of the batch, of the credit at their first acted position."""
     return credit.with_value(credit.value - _mean(first_value(credit), vote_weight(batch), context))
+
+
+@transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY, scope="batch")
+def batch_center(credit: Credit, batch: Trajectory, context: Context) -> Credit:
+    """Subtracts the mean over all voting rollouts of the batch that have credit."""
+    weight = jnp.where(credit.valid, vote_weight(batch), 0.0)
+    return credit.with_value(credit.value - _mean(credit.value, weight, context))
+
+
+@transform(takes=(Level.TOKEN, Level.SEGMENT, Level.TRAJECTORY), gives=None, scope="batch")
+def batch_unit_mean(credit: Credit, batch: Trajectory, context: Context) -> Credit:
+    """Divides a positive weight by its mean over everything in the batch that has credit."""
+    return credit.with_value(numerics.safe_divide(credit.value, _mean(credit.value, credit.valid, context)))
+
+
+@transform(takes=Level.TOKEN, gives=Level.TOKEN, scope="batch")
+def limit_unanimous(
+    credit: Credit, batch: Trajectory, context: Context, *, scale: float = 1.0, by: Literal["sum", "mean"] = "sum"
+) -> Credit:
+    """Scales down the credit of groups with equal outcomes, so that it cannot drown that of the others (Miner,
+    arXiv:2601.04731).
+
+    It is multiplied by ``min(1, scale S_others / S_unanimous)``. Without credit elsewhere it is 0.
+
+    Args:
+      scale: the largest share.
+      by: S is the sum of the absolute credit ("sum"), or its mean over the tokens where it is not 0 ("mean").
+    """
+    constant = jax.vmap(group.is_constant)(batch.outcome, vote_weight(batch))[:, None, None]
+    size = jnp.abs(credit.value)
+
+    def amount(kept: Array) -> Array:
+        total = context.sum(jnp.sum(jnp.where(kept, size, 0.0)))
+        return total if by == "sum" else numerics.safe_divide(total, context.sum(jnp.sum(kept & (size > 0))))
+
+    own, others = amount(constant), amount(~constant)
+    factor = jnp.where(own > 0, jnp.minimum(scale * others / jnp.where(own > 0, own, 1.0), 1.0), 1.0)
+    return credit.with_value(jnp.where(constant, factor * credit.value, credit.value))
 
 
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY, scope="batch")

@@ -1,4 +1,7 @@
-"""What joins pieces: `chain`, `blend`, `route`, `where`, `modulate`, `gate`. Each returns a piece, so they nest."""
+"""What joins pieces: `chain`, `blend`, `route`, `where`, `modulate`, `gate`, `only_where`.
+
+Each returns a piece, so they nest.
+"""
 
 from collections.abc import Sequence
 import functools
@@ -147,6 +150,18 @@ def _gate(credit: Credit, condition: Credit) -> Credit:
     return credit.with_value(jnp.where(condition.value != 0, credit.value, 0.0))
 
 
+def only_where(condition: Transform) -> Transform:
+    """Keeps credit where `condition` (a source) is not 0; elsewhere none is assigned.
+
+    What comes after in the chain compares those that are left among themselves: a rollout without credit does not vote.
+    """
+    return _factor(condition, "only_where", _only_where)
+
+
+def _only_where(credit: Credit, condition: Credit) -> Credit:
+    return credit.replace(valid=credit.valid & (condition.value != 0)).with_value(credit.value)
+
+
 def _factor(source: Transform, name: str, fn) -> Transform:
     check_piece(f"{name}: given", source)
     if not source.is_source:
@@ -212,4 +227,4 @@ def _merge(results: Sequence[Credit]) -> dict[str, Array]:
     return merged
 
 
-__all__ = ["blend", "chain", "gate", "modulate", "route", "where"]
+__all__ = ["blend", "chain", "gate", "modulate", "only_where", "route", "where"]

@@ -82,6 +82,25 @@ def mean_normalize(credit: Credit, batch: Trajectory, *, eps: float = 1e-6) -> C
     return credit.with_value(group.mean_normalize(credit.value, weight, eps=eps))
 
 
+@transform(
+    takes=Level.TRAJECTORY,
+    gives=Level.TRAJECTORY,
+    needs=lambda name, **_: (name,),
+    check=lambda name, **_: check_signal("baseline_normalize", name, ("P",), (), dtype="float32"),
+)
+def baseline_normalize(
+    credit: Credit, batch: Trajectory, *, name: str = "prompt_mean", ddof: Ddof = 1, eps: float = 1e-6
+) -> Credit:
+    """``(x - b) / (std + eps)``: the spread is that of the group's voters, the baseline b a signal of the prompt.
+
+    Fewer than two voters, or equal ones, have no spread and get 0.
+    """
+    weight, _ = _weights(batch, credit)
+    value = group.divide_by_std(credit.value - batch.signals[name], credit.value, weight, ddof=ddof, eps=eps)
+    silent = group.is_alone(weight) | group.is_constant(credit.value, weight)
+    return credit.with_value(jnp.where(silent, 0.0, value))
+
+
 @transform(takes=Level.TRAJECTORY, gives=Level.TRAJECTORY)
 def top_margin(credit: Credit, batch: Trajectory, *, divide: bool = False, ddof: Ddof = 1, eps: float = 1e-6) -> Credit:
     """The best rollout's lead over the second best, 0 for all others (pass@k advantage, arXiv:2503.19595)."""
@@ -231,6 +250,7 @@ def certainty_modulation(
 
 
 __all__ = [
+    "baseline_normalize",
     "certainty_modulation",
     "drop_constant_groups",
     "energy_baseline",

@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from creditjax import numerics
 from creditjax.algebra.core import check_signal, transform
 from creditjax.algebra.credit import Credit, Level, credit
-from creditjax.kernels import matching, returns, segments
+from creditjax.kernels import group, kl, matching, returns, segments
 from creditjax.kernels.shapley import shapley_values
 from creditjax.trajectory import Trajectory, last_action, segment_mask, signal_spec, takes_part, vote_mask
 
@@ -160,6 +160,49 @@ def log_ratio(batch: Trajectory, *, numerator: str, denominator: str) -> Credit:
     reward).
     """
     return credit(batch.get(numerator) - batch.get(denominator), acted(batch), Level.TOKEN)
+
+
+@transform(takes=None, gives=Level.TOKEN, needs=("logprob",))
+def surprisal(batch: Trajectory) -> Credit:
+    """``-log π(a_t)`` of each token under the policy that drew it, in nats."""
+    valid = acted(batch)
+    return credit(-numerics.select(batch.logprob, valid), valid, Level.TOKEN)
+
+
+@transform(takes=None, gives=Level.TOKEN, needs=("logprob", "logprob_ref"))
+def divergence_to_go(batch: Trajectory, *, kind: kl.Divergence = "reverse_kl", per_token: bool = False) -> Credit:
+    """``f'(x_t) - f'(1) + Σ_{u > t} f(x_u) / x_u`` with ``x = π / π_ref``: what each token adds to the divergence
+    of the sequence from a reference (FRPO, arXiv:2601.10201).
+
+    With minus this as credit the policy gradient is exactly minus the gradient of the sequence's divergence; for the
+    reverse KL it is the log-ratio's sum from t on. The terms u > t are what a penalty in the loss leaves out.
+
+    Args:
+      kind: see `creditjax.kernels.kl.divergence_terms`.
+      per_token: divide by the rollout's number of acted positions.
+    """
+    valid = acted(batch)
+    own, later = kl.divergence_terms(
+        numerics.select(batch.logprob, valid) - numerics.select(batch.signals["logprob_ref"], valid), kind
+    )
+    value = jax.vmap(returns.future_sum)(later, valid) + (own - later)
+    if per_token:
+        value = numerics.safe_divide(value, numerics.masked_count(valid, axis=-1, keepdims=True))
+    return credit(value, valid, Level.TOKEN)
+
+
+@transform(takes=None, gives=Level.TRAJECTORY)
+def unanimous(batch: Trajectory, *, right: bool, threshold: float = 0.5) -> Credit:
+    """Condition: 1 for the rollouts of a group whose voters all have the same outcome and are right, or all wrong.
+
+    Args:
+      right: which of the two.
+      threshold: an outcome above it is right.
+    """
+    votes = vote_mask(batch)
+    best = numerics.masked_max(batch.outcome, votes)
+    holds = group.is_constant(batch.outcome, votes) & ((best > threshold) == right)
+    return credit(jnp.broadcast_to(holds, votes.shape), votes, Level.TRAJECTORY)
 
 
 @transform(

@@ -21,6 +21,7 @@ from creditjax.numerics import select
 
 Array = jax.Array
 Kind = Literal["k1", "abs", "k2", "k3", "k1+", "k3+"]
+Divergence = Literal["reverse_kl", "forward_kl", "chi_square"]
 
 
 def kl_estimate(logprob: Array, logprob_ref: Array, kind: Kind = "k3") -> Array:
@@ -93,3 +94,37 @@ def kl_in_reward(
     """
     penalty = kl_estimate(select(logprob, mask), select(logprob_ref, mask), kind)
     return reward - beta * jax.lax.stop_gradient(penalty)
+
+
+def divergence_terms(log_ratio: Array, kind: Divergence = "reverse_kl") -> tuple[Array, Array]:
+    """What a drawn token contributes to the gradient of a divergence of sequences, ``Σ_t E[Σ_v π_ref f(π / π_ref)]``.
+
+    With ``x = π / π_ref`` the score of token t multiplies ``f'(x_t) − f'(1) + Σ_{u>t} f(x_u) / x_u`` (FRPO,
+    arXiv:2601.10201): its own divergence moves, and so does which later tokens are reached.
+
+    ===========  ============  ===============  ==================
+    kind         f(x)          f'(x) − f'(1)    f(x) / x
+    reverse_kl   x log x       log x            log x
+    forward_kl   −log x        1 − 1/x          −(log x) / x
+    chi_square   (x − 1)²      2 (x − 1)        x − 2 + 1/x
+    ===========  ============  ===============  ==================
+
+    Args:
+      log_ratio: any shape, ``log π − log π_ref`` of the drawn token; held within ±20 where it is exponentiated.
+      kind: which divergence.
+
+    Returns:
+      ``f'(x) − f'(1)`` and ``f(x) / x``, the same shape each.
+
+    Raises:
+      ValueError: `kind` is none of the above.
+    """
+    held = jnp.clip(log_ratio, -20.0, 20.0)
+    match kind:
+        case "reverse_kl":
+            return log_ratio, log_ratio
+        case "forward_kl":
+            return -jnp.expm1(-held), -held * jnp.exp(-held)
+        case "chi_square":
+            return 2 * jnp.expm1(held), 4 * jnp.square(jnp.sinh(held / 2))
+    raise ValueError(f"divergence {kind!r}, wanted one of {', '.join(Divergence.__args__)}")

@@ -4,10 +4,16 @@ from creditjax.objectives.aggregate import MODES, Aggregation, Mode, aggregate
 from creditjax.objectives.base import CreditLike, Objective, counts, loss_mask, objective
 from creditjax.objectives.contrastive import contrastive
 from creditjax.objectives.covariance import clip_cov, kl_cov
+from creditjax.objectives.future_kl import (
+    future_kl,
+)
 from creditjax.objectives.grouped import entropy_grouped_surrogate
 from creditjax.objectives.imitation import weighted_cloning
 from creditjax.objectives.implied_value import implied_value
 from creditjax.objectives.looped import looped_policy_gradient
+from creditjax.objectives.origin import (
+    by_origin,
+)
 from creditjax.objectives.policy import (
     cispo,
     clipped_surrogate,
@@ -31,6 +37,7 @@ __all__ = [
     "Terms",
     "add",
     "aggregate",
+    "by_origin",
     "cispo",
     "clip_cov",
     "clipped_surrogate",
@@ -41,6 +48,7 @@ __all__ = [
     "edit_preference",
     "entropy",
     "entropy_grouped_surrogate",
+    "future_kl",
     "geometric_mean",
     "implied_value",
     "kl",

@@ -9,7 +9,8 @@ class SignalSpec(NamedTuple):
     Attributes:
       axes: names of the axes, batch axes included: P prompts, G rollouts, T positions, K segments (K+1 boundaries),
         N agents, 2^N coalitions, C accepted answers, M reward components, Q calls, E reference calls, R skill reads,
-        F observation features, L loops, J critiques.
+        F observation features, L loops, J critiques, B thinking budgets, S summaries of one
+        cut, Y possible marks, D draws of a generative critic.
       dtype: ``float32``, ``int32`` or ``bool``.
       meaning: one line, with the range of validity.
       producer: what in this library makes the signal.
@@ -230,6 +231,83 @@ SIGNALS: dict[str, SignalSpec] = {
     ),
     "prompt_mean": SignalSpec(
         ("P",), "float32", "mean outcome of the prompt's latest on-policy rollouts", "creditjax.samplers.replay"
+    ),
+    "prefix_score": SignalSpec(
+        _PGT, "float32", "reward model's score of the text up to and including position t", "creditjax.signals.prm"
+    ),
+    "prompt_score": SignalSpec(("P",), "float32", "reward model's score of the prompt alone", "creditjax.signals.prm"),
+    "prover_value": SignalSpec(
+        ("P", "G", "K+1"),
+        "float32",
+        "probability in [0, 1] that the base prover succeeds from each boundary on; the one at the end is not read",
+        "creditjax.signals.prm",
+        (),
+        True,
+    ),
+    "critic_value": SignalSpec(
+        ("P", "G", "K", "D"),
+        "float32",
+        "value in [0, 1] that draw d of a generative critic states as segment k begins; NaN where it states none",
+        "creditjax.signals.critics",
+        (),
+        True,
+    ),
+    "thinking_mask": SignalSpec(
+        _PGT, "bool", "the token is thought (a chain of thought), not answer or format", "the tasks", ("cot_mask",)
+    ),
+    "format_ok": SignalSpec(("P", "G"), "bool", "the rollout has the form that was asked for", "the tasks"),
+    "commitment_correct": SignalSpec(
+        _PGK,
+        "bool",
+        "the answer that the rollout commits to at the end of segment k is right",
+        "creditjax.signals.answer",
+    ),
+    "correctness": SignalSpec(
+        _PGK,
+        "float32",
+        "mean probability in [0, 1] of the tokens of the gold answer, forced after segment k",
+        "creditjax.signals.answer",
+        (),
+        True,
+    ),
+    "confidence": SignalSpec(
+        _PGK,
+        "float32",
+        "exp of minus the mean entropy of a short answer drawn after segment k, in [0, 1]",
+        "creditjax.signals.answer",
+        (),
+        True,
+    ),
+    "belief": SignalSpec(
+        ("P", "G", "K+1", "Y"),
+        "float32",
+        "probability of each possible mark at each boundary; adds up to 1",
+        "creditjax.signals.answer",
+        (),
+        True,
+    ),
+    "grounding": SignalSpec(
+        _PGK,
+        "float32",
+        "mean log-ratio of segment k's tokens with the whole input to those with its evidence masked",
+        "creditjax.signals.prompted",
+    ),
+    "gold_mark": SignalSpec(("P",), "int32", "index of the true mark", "the tasks"),
+    "mark": SignalSpec(("P", "G"), "int32", "index of the mark that the rollout gives, -1 for none", "the tasks"),
+    "revision_mask": SignalSpec(
+        _PGT, "bool", "the token belongs to a step that was rewritten", "creditjax.signals.edits"
+    ),
+    "summary_reward": SignalSpec(
+        ("P", "G", "B", "S"),
+        "float32",
+        "verified reward of summary s written from the thinking cut at budget b",
+        "creditjax.samplers.budgets",
+    ),
+    "budget": SignalSpec(
+        ("P", "B"),
+        "int32",
+        "number of thinking tokens at which thinking is cut, increasing",
+        "creditjax.samplers.budgets",
     ),
     "running_baseline": SignalSpec(
         (), "float32", "moving average of the outcome before this batch", "the training loop"

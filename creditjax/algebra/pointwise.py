@@ -35,3 +35,9 @@ def shift(credit: Credit, batch: Trajectory, *, by: float) -> Credit:
 def absolute(credit: Credit, batch: Trajectory) -> Credit:
     """The size of the credit without its sign."""
     return credit.with_value(jnp.abs(credit.value))
+
+
+@transform(takes=list(Level), gives=None)
+def at_least(credit: Credit, batch: Trajectory, *, threshold: float) -> Credit:
+    """Condition: 1 where the credit is no less than `threshold`, else 0."""
+    return credit.with_value(jnp.where(credit.value >= threshold, 1.0, 0.0))

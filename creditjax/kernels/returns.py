@@ -109,6 +109,23 @@ def next_acted(x: Array, mask: Array) -> Array:
     return carry_in(_passes(mask), numerics.select(x, mask), reverse=True)
 
 
+def previous_acted(x: Array, mask: Array, initial: Scalar = 0.0) -> Array:
+    """``x[p]`` at every position, p being the closest acted position before it; `initial` where there is none.
+
+    Args:
+      x: ``[T]``, only read where `mask` holds.
+      mask: bool ``[T]``.
+      initial: scalar.
+
+    Returns:
+      f32 ``[T]``.
+    """
+    _check(mask, x=x)
+    first = jnp.argmax(mask)
+    there = jnp.any(mask) & (jnp.arange(mask.shape[0]) > first)
+    return jnp.where(there, carry_in(_passes(mask), numerics.select(x, mask), reverse=False), initial)
+
+
 def place_outcome(outcome: Scalar, mask: Array) -> Array:
     """`outcome` at the last acted position and 0 elsewhere, f32 ``[T]``; all 0 where the policy never acted."""
     return jnp.where(_is_last(mask), jnp.asarray(outcome, jnp.float32), 0.0)

@@ -1,6 +1,6 @@
 """Published methods under their names; importing this package registers them."""
 
-from creditjax.recipes import baselines, contrast, process, steps, team, token, tree, turn  # noqa: F401
+from creditjax.recipes import baselines, contrast, potential, process, steps, team, token, tree, turn  # noqa: F401
 from creditjax.recipes.registry import (
     Card,
     Parts,

@@ -12,6 +12,19 @@ Outcome = Literal["any", "binary", "unit", "real"]
 
 # What may stand wherever nothing is read.
 _GARBAGE = (np.nan, np.inf, -np.inf, 1e30, -7.0)
+# Signals with values in [0, 1].
+_UNIT = (
+    "answer_score",
+    "belief",
+    "call_similarity",
+    "confidence",
+    "correctness",
+    "critic_value",
+    "greedy_outcome",
+    "potential",
+    "prover_value",
+    "summary_reward",
+)
 _REQUIRED = ("tokens", "action_mask", "outcome")
 _AXES = {"prompts": "P", "rollouts": "G", "positions": "T"}
 
@@ -97,6 +110,7 @@ class _Draw:
         p, g, t = shape
         self.sizes = {"P": p, "G": g, "T": t, "K": segments, "K+1": segments + 1, "N": agents, "2^N": 2**agents}
         self.sizes |= {"C": 2, "M": 2, "Q": 4, "E": 3, "R": 3, "F": 2, "J": 3}
+        self.sizes |= {"B": 3, "S": 2, "Y": 3, "D": 2}
         self.made: dict[str, np.ndarray] = {}
 
     def rows(self, degenerate: bool) -> None:
@@ -196,7 +210,7 @@ class _Draw:
             return -self.rng.exponential(size=size)
         if name in ("entropy", "self_certainty"):
             return self.rng.exponential(size=size)
-        if name in ("potential", "answer_score", "call_similarity", "greedy_outcome"):
+        if name in _UNIT:
             return self.rng.random(size)
         return self.rng.normal(size=size)
 
@@ -239,6 +253,10 @@ def _call_turn(draw: _Draw) -> np.ndarray:
     return np.where(acted & (turn < final), turn, -1).astype(np.int32)
 
 
+def _budget(draw: _Draw) -> np.ndarray:
+    return np.sort(draw.rng.integers(1, draw.sizes["T"] + 1, size=draw.size("P", "B"))).astype(np.int32)
+
+
 def _read_mask(draw: _Draw) -> np.ndarray:
     calls, acted = draw.get("read_call"), draw.made["action_mask"]
     return np.stack([(acted & (calls == r)).any(-1) for r in range(draw.sizes["R"])], axis=-1)
@@ -249,6 +267,7 @@ _SPECIAL: dict[str, Callable[[_Draw], np.ndarray]] = {
     "terminated": lambda draw: np.asarray(draw.ends & ~draw.cuts),
     "truncated": lambda draw: np.asarray(draw.ends & draw.cuts),
     "logprob": lambda draw: draw.under(-draw.rng.exponential(size=draw.shape), draw.made["action_mask"]),
+    "budget": _budget,
     "votes": lambda draw: np.asarray(draw.made["action_mask"].any(-1)),
     "trajectory": _Draw.fragments,
     "accuracy": lambda draw: draw.made["outcome"],

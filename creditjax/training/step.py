@@ -8,6 +8,7 @@ change it either.
 """
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from creditjax.algebra.core import Transform
 from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
-from creditjax.objectives import Objective, counts, supervised, total
+from creditjax.objectives import Objective, counts, phases, supervised, total
 from creditjax.signals.implicit import implicit_prm_loss
 from creditjax.signals.policy import token_kl
 from creditjax.signals.producers import PRODUCERS, Models, produce
@@ -157,14 +158,19 @@ class Learner(NamedTuple):
         plan, rows = self.plan, batch.batch_shape[0]
         key = stream_key(state.key, Stream.ORDER, state.step)
 
-        def epoch(carry, index):
+        def epoch(part: Objective, carry, index):
             pieces = self.pin(split((batch, credit), rows, plan.minibatches, jax.random.fold_in(key, index)))
-            step = lambda carry, piece: self._minibatch(*carry, *piece, loss, state.reference, inspect)  # noqa: E731
+            step = lambda carry, piece: self._minibatch(*carry, *piece, part, state.reference, inspect)  # noqa: E731
             return _scan(step, carry, pieces, plan.minibatches)
 
-        carry, metrics = _scan(epoch, (state.params, state.opt_state), jnp.arange(plan.epochs), plan.epochs)
+        carry, metrics = (state.params, state.opt_state), {}
+        for part in phases(loss):
+            carry, more = _scan(functools.partial(epoch, part), carry, jnp.arange(plan.epochs), plan.epochs)
+            # What both phases measure is averaged over both.
+            for name, measured in jax.tree.map(jnp.sum, more).items():
+                metrics[name] = jax.tree.map(jnp.add, metrics.get(name, (0.0, 0.0)), measured)
         params, opt_state = carry
-        return state.replace(params=params, opt_state=opt_state), jax.tree.map(lambda x: jnp.sum(x), metrics)
+        return state.replace(params=params, opt_state=opt_state), metrics
 
     def _minibatch(self, params, opt_state, batch: Trajectory, credit: Credit, loss: Objective, reference, inspect):
         parts, rows = self.plan.micro_batches, batch.batch_shape[0]

@@ -51,6 +51,10 @@ tables: $(VENV)/test.stamp  ## Write the method table of README.md from the regi
 properties: $(VENV)/test.stamp  ## Ask every recipe for every property and write docs/properties.md (ten minutes)
 	$(RUN) -m docs.make_properties
 
+.PHONY: notebooks
+notebooks: $(VENV)/test.stamp  ## Execute the notebooks of docs/ and write their outputs
+	$(RUN) -m docs.make_notebooks
+
 .PHONY: pins
 pins:  ## Choose the newest versions that fit setup.py, and pin them in requirements/
 	rm -rf build/pins

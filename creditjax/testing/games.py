@@ -134,9 +134,18 @@ def _agents() -> tuple[Case, ...]:
     from creditjax.tasks.lookup import READ, LookupTask
     from creditjax.tasks.lookup_game import LookupGame
 
-    world = {"num_entities": 2, "num_relations": 1, "hops": 1, "max_turns": 2, "reach": 2, "num_skills": 2}
-    game = LookupGame(LookupTask(**world, step_cost=0.1, format_reward=0.2))
-    second = game.task.vocabulary.entity + 1
+    task = LookupTask(
+        num_entities=2,
+        num_relations=1,
+        hops=1,
+        max_turns=2,
+        reach=2,
+        num_skills=2,
+        step_cost=0.1,
+        format_reward=0.2,
+    )
+    game = LookupGame(task)
+    second = task.vocabulary.entity + 1
 
     def policy(seed: int) -> Callable[[Any], np.ndarray]:
         rng = np.random.default_rng(seed)
@@ -186,12 +195,9 @@ def shaped(case: Case, seed: int | None, signals: Sequence[str] = ()) -> Case:
     process = exact.Process(tuple(paid), case.process.observations, case.process.states)
     # Every episode, and what any coalition would have had, is paid the same -Φ(start) more.
     more = -phi[0][0]
-    signals = dict(case.signals)
-    if "coalition_value" in signals:
-        signals["coalition_value"] = signals["coalition_value"] + more
-    if "reward_components" in signals:
-        signals["reward_components"] = signals["reward_components"] + np.array([more, 0.0])
-    return Case(case.name, process, exact.solve(process, case.solution.policy), signals)
+    raised = {"coalition_value": more, "reward_components": np.array([more, 0.0])}
+    given = {name: x + raised[name] if name in raised else x for name, x in case.signals.items()}
+    return Case(case.name, process, exact.solve(process, case.solution.policy), given)
 
 
 def _at_boundaries(paths: exact.Paths, phi: Sequence[np.ndarray]) -> np.ndarray:

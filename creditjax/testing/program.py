@@ -68,19 +68,21 @@ def assert_sharding_agrees(estimator: Estimator, *, mesh: Mesh | None = None, **
     mesh = mesh or jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     prompts = SHAPE[0] if SHAPE[0] % mesh.size == 0 else mesh.size
     batches = options.get("batches") or default_batches(estimator, shape=(prompts, *SHAPE[1:]))
-    compiled = jax.jit(value)
+    axes = tuple(mesh.axis_names)
 
     @jax.jit
-    def mapped(batch: Trajectory) -> Any:
-        return estimate(estimator, batch, mesh=mesh, mesh_axes=tuple(mesh.axis_names)).value
+    def compiled(batch: Trajectory) -> Any:
+        if isinstance(estimator, Transform):
+            return estimate(estimator, batch, mesh=mesh, mesh_axes=axes).value
+        return value(batch)
 
     def sharded(batch: Trajectory) -> Any:
         if isinstance(estimator, Transform):
-            return mapped(batch)
+            return compiled(batch)
 
         def put(name: str, x: np.ndarray) -> jax.Array:
             split = name not in batch.signals or "P" in signal_spec(name).axes
-            return jax.device_put(x, NamedSharding(mesh, PartitionSpec(mesh.axis_names if split else None)))
+            return jax.device_put(x, NamedSharding(mesh, PartitionSpec(axes if split else None)))
 
         return compiled(map_arrays(batch, put))
 

@@ -60,7 +60,7 @@ def stated(recipe: Recipe) -> Stated:
       ValueError: a claim that is no property, an exemption that is no promise or has no reason, or a property that is
         both claimed and exempt.
     """
-    lapsed = {}
+    lapsed: dict[str, str] = {}
     if recipe.batch_statistics:
         lapsed |= dict.fromkeys(("prompt_independent", "micro_batches_agree"), "it takes statistics over the batch")
     if recipe.cost.startswith("quadratic in T"):

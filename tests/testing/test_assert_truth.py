@@ -8,8 +8,11 @@ import pytest
 from testing_twins import at_the_end, centred, leave_one_out, normalized, reinforce
 
 from creditjax import exact, recipe, testing
+from creditjax.testing.check import reads
 from creditjax.testing.expectation import expected
+from creditjax.testing.games import shaped
 from creditjax.testing.truth import GROUP_SIZE
+from creditjax.trajectory import FIELDS
 
 
 def test_a_notebook_is_told_why_it_is_biased_and_mends_it():
@@ -149,3 +152,24 @@ def test_a_game_of_ones_own():
     hopeless = testing.case("nothing to win", bifurcation.threshold((1,), 9))
     with pytest.raises(ValueError, match="'nothing to win': the exact gradient is 0"):
         testing.assert_unbiased(leave_one_out, cases=[hopeless])
+
+
+@pytest.mark.parametrize("name", ["gdpo", "matchtir", "shapley_exact", "skillgate"])
+def test_estimators_of_calls_skills_components_and_coalitions_have_games(name):
+    estimator = recipe(name).estimator
+    found = testing.check_all(estimator, ["unbiased", "unbiased_up_to_scale", "policy_invariant"])
+    assert "not checked" not in " ".join(found.values())
+    for case in testing.default_cases(reads(estimator)):
+        assert set(reads(estimator)) <= {*case.signals, *FIELDS, "agent"}
+
+
+@pytest.mark.parametrize(
+    ("signal", "total"), [("reward_components", lambda x: x.sum(-1)), ("coalition_value", lambda x: x[:, -1])]
+)
+def test_what_is_in_units_of_the_outcome_is_shaped_with_it(signal, total):
+    for case in testing.default_cases([signal]):
+        moved = shaped(case, 3)
+        before, after = (exact.enumerate_paths(x.process).outcome for x in (case, moved))
+        assert np.abs(after - before).min() > 0.01
+        np.testing.assert_allclose(total(case.signals[signal]), before, atol=1e-6)
+        np.testing.assert_allclose(total(moved.signals[signal]), after, atol=1e-6)

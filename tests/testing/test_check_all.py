@@ -1,5 +1,7 @@
 """The table of properties of one estimator."""
 
+import re
+
 import pytest
 from testing_twins import centred
 
@@ -46,3 +48,11 @@ def test_questions_that_cannot_be_put():
 def test_every_assertion_is_public_and_in_the_table():
     public = {name.removeprefix("assert_") for name in testing.__all__ if name.startswith("assert_")}
     assert public == set(testing.PROPERTIES)
+
+
+def test_one_line_needs_no_smallest_batch():
+    with pytest.raises(AssertionError, match="\n  smallest failing batch: 1 prompts, 2 rollouts, 1 positions"):
+        testing.assert_scale_invariant(centred)
+    with pytest.raises(AssertionError, match="\n  failing batch: 8 prompts, 3 rollouts, 10 positions"):
+        testing.assert_scale_invariant(centred, shrink=False)
+    assert re.search(r"found .*, wanted .* at \[", testing.check_all(centred, ["scale_invariant"])["scale_invariant"])

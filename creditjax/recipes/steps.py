@@ -270,7 +270,7 @@ def prlcoder(
     """PPO on ``2 p - 1`` at the end of each line, divided by the number of lines, plus the outcome, less the divergence
     (PRLCoder, arXiv:2502.01715).
 
-    p is the reward model's probability that the line is right; `signals.labels.mutation_labels` makes its labels.
+    p is the reward model's probability that the line is right; `signals.steps.mutation_labels` makes its labels.
     """
     share = [share_segments()] if length_normalize else []
     lines = chain(signal("step_score"), scale(2.0), shift(-1.0), *share, at_segment_end())

@@ -1,10 +1,11 @@
 """The expected policy gradient of any estimator, over all groups of episodes of a game."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import functools
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 import numpy as np
 
 from creditjax import exact
@@ -44,22 +45,34 @@ def _as_transform(estimator: Estimator, batch: Trajectory) -> Transform | None:
     if isinstance(estimator, Transform):
         return estimator
     try:
-        jax.eval_shape(as_traceable(estimator), batch)
+        made = jax.eval_shape(_as_array(estimator), batch)
     except Exception:
         return None
-    return _traced(estimator)
+    if made.shape != batch.tokens.shape:
+        return None  # on the host it is told what is wrong
+    try:
+        # Another function behind it would be another program for every game.
+        return _traced_once(estimator)
+    except TypeError:  # of an object without a hash nobody knows whether it has changed
+        return _traced(estimator)
 
 
-@functools.lru_cache(maxsize=64)
-def _traced(estimator: Estimator) -> Transform:
-    # Cached: another function behind it would be another program for every game.
+def _as_array(estimator: Estimator) -> Callable[[Trajectory], jax.Array]:
     value = as_traceable(estimator)
+    return lambda batch: jnp.asarray(value(batch))
+
+
+def _traced(estimator: Estimator) -> Transform:
+    value = _as_array(estimator)
 
     @transform(takes=None, gives=Level.TOKEN, scope="batch", uses=(*FIELDS, *SIGNALS))
     def traced(batch: Trajectory, context: Any) -> Credit:
         return credit(value(batch), batch.action_mask, Level.TOKEN)
 
     return traced()
+
+
+_traced_once = functools.lru_cache(maxsize=64)(_traced)
 
 
 def _on_host(

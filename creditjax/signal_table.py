@@ -75,14 +75,14 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P", "G", "T", "L"),
         "float32",
         "log-probability of the token read out after each loop of a looped policy",
-        "creditjax.models.looped",
+        "creditjax.signals.loops",
         ("loop_logprob_new",),
     ),
     "exit_pdf": SignalSpec(
         ("P", "G", "T", "L"),
         "float32",
         "probability with which a looped policy exits after each loop; adds up to 1",
-        "creditjax.models.looped",
+        "creditjax.signals.loops",
     ),
     "progress": SignalSpec((), "float32", "share of the run's training steps that is behind", "the training loop"),
     "rouge_l": SignalSpec(
@@ -140,6 +140,62 @@ SIGNALS: dict[str, SignalSpec] = {
     ),
     "logprob_worse": SignalSpec(
         _PGT, "float32", "log-probability of the token under the reference, asked for a bad answer", _PROMPTED
+    ),
+    "attention_distance": SignalSpec(
+        _PGT,
+        "float32",
+        "how far back the local heads look from t, in tokens and within a window",
+        "creditjax.signals.attention",
+        ("waad",),
+    ),
+    "future_influence": SignalSpec(
+        _PGT,
+        "float32",
+        "how much later tokens of a horizon attend to t in the global heads",
+        "creditjax.signals.attention",
+        ("fai",),
+    ),
+    "attention_flow": SignalSpec(
+        _PGT,
+        "float32",
+        "throughput in [0, 1] of a unit of flow from the prompt to the answer along attention",
+        "creditjax.signals.attention",
+        (),
+    ),
+    "answer_mask": SignalSpec(_PGT, "bool", "the token belongs to the final answer", _STEPWISE, ()),
+    "answer_tokens": SignalSpec(
+        ("P", "C", "A"), "int32", "tokens of each accepted answer with its cue, -1 at padding", _STEPWISE, ()
+    ),
+    "answer_scored": SignalSpec(
+        ("P", "C", "A"), "bool", "the answer's token counts in its log-probability; False at the cue", _STEPWISE, ()
+    ),
+    "hidden": SignalSpec(
+        ("P", "G", "T", "H"),
+        "float32",
+        "the output layer's input from which the token at t was predicted",
+        "creditjax.signals.hidden",
+        (),
+    ),
+    "judge_grad_dot_emb": SignalSpec(
+        ("P", "G", "T", "C"),
+        "float32",
+        "<d log p(verdict c) / d e_t, e_t>: how much the token speaks for criterion c",
+        "creditjax.signals.attribution",
+        (),
+    ),
+    "judge_verdict": SignalSpec(
+        ("P", "G", "C"),
+        "float32",
+        "probability that the judge approves of criterion c",
+        "creditjax.signals.attribution",
+        (),
+    ),
+    "attributions": SignalSpec(
+        ("P", "G", "T", "S"),
+        "float32",
+        "share of the score that explainer s gives the token; sums to 1 over acted tokens",
+        "creditjax.signals.attribution",
+        (),
     ),
     "process_reward": SignalSpec(
         _PGK, "float32", "score of each segment by a process-reward model or oracle", _LOOKUP, ("step_reward",), True
@@ -233,9 +289,11 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P",), "float32", "mean outcome of the prompt's latest on-policy rollouts", "creditjax.samplers.replay"
     ),
     "prefix_score": SignalSpec(
-        _PGT, "float32", "reward model's score of the text up to and including position t", "creditjax.signals.prm"
+        _PGT, "float32", "reward model's score of the text up to and including position t", "creditjax.signals.hidden"
     ),
-    "prompt_score": SignalSpec(("P",), "float32", "reward model's score of the prompt alone", "creditjax.signals.prm"),
+    "prompt_score": SignalSpec(
+        ("P",), "float32", "reward model's score of the prompt alone", "creditjax.signals.hidden"
+    ),
     "prover_value": SignalSpec(
         ("P", "G", "K+1"),
         "float32",

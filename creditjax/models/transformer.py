@@ -12,9 +12,10 @@ Where a token is real is said by one mask and nothing else: padding may lie at t
 rotary positions count real tokens, and the distribution at a position is computed from the last real token before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
+from typing import Any
 
 from flax import linen as nn
 import jax
@@ -42,8 +43,15 @@ PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "unembed/kernel": ("embed", "vocab"),
     "value/kernel": ("embed", "one"),
     "value/bias": ("one",),
+    "exit/kernel": ("embed", "one"),
+    "exit/bias": ("one",),
 }
 """Path of each parameter and the names of its axes. `heads` and `kv_heads` are heads times head size, flattened."""
+
+
+LOOP_STATISTICS = ("loop_logprob", "exit_pdf")
+"""Statistics of `evaluate` with an axis of loops: each token's log-probability read out after every loop, and the
+probability of leaving there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +62,8 @@ class TransformerConfig:
       vocab_size: V.
       width: of the residual stream.
       depth: number of layers.
+      loops: how often the stack of layers runs, with the same parameters; each loop can be read out. Above 1 there is
+        an exit gate, a scalar head on each loop's hidden state, which starts at probability 1/2.
       heads: query heads.
       kv_heads: key and value heads, a divisor of `heads`; 0 for as many as `heads`.
       head_size: even; 0 for ``width / heads``.
@@ -84,9 +94,10 @@ class TransformerConfig:
     dtype: str = "float32"
     remat: bool = False
     logit_chunk: int = 0
+    loops: int = 1
 
     def __post_init__(self):
-        for name in ("vocab_size", "width", "depth", "heads"):
+        for name in ("vocab_size", "width", "depth", "heads", "loops"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}, wanted at least 1")
         if not self.head_size and self.width % self.heads:
@@ -185,6 +196,7 @@ class Attention(nn.Module):
         scores = scores.astype(jnp.float32) / math.sqrt(c.head_size)
         scores = jnp.where(visible[:, None, None], scores, -jnp.inf)
         weight = jax.nn.softmax(scores, axis=-1).astype(c.dtype)
+        self.sow("intermediates", "weight", weight)  # kept only where somebody asks, see `fold_attention`
         mixed = jnp.einsum("bkgnm,bmkh->bnkgh", weight[..., :m], past[1])
         mixed += jnp.einsum("bkgnm,bmkh->bnkgh", weight[..., m:], value)
         mixed = mixed.reshape(rows * n, c.heads * c.head_size)
@@ -242,10 +254,14 @@ class Transformer(nn.Module):
             self.unembed = Linear(c.vocab_size, c.dtype, init)
         if c.value_head:
             self.value = nn.Dense(1, param_dtype=jnp.float32, kernel_init=nn.initializers.zeros)
+        if c.loops > 1:
+            self.exit = nn.Dense(1, param_dtype=jnp.float32, kernel_init=nn.initializers.zeros)
 
     def __call__(self, tokens: Array, mask: Array):
         """Logits and value at every position; what `init` traces."""
         hidden, _ = self.hidden(tokens, mask)
+        if self.config.loops > 1:
+            self.exits(hidden[None])
         return self.logits(hidden), self.values(hidden) if self.config.value_head else None
 
     def hidden(self, tokens: Array, mask: Array, past=None, past_mask: Array | None = None):
@@ -254,28 +270,44 @@ class Transformer(nn.Module):
         Args:
           tokens: i32 ``[B, n]``.
           mask: bool ``[B, n]``, where they are real.
-          past: keys and values ``[layers, B, m, kv_heads, head_size]`` of the positions before the chunk.
+          past: keys and values ``[loops * layers, B, m, kv_heads, head_size]`` of the positions before the chunk.
           past_mask: bool ``[B, m]``, which of those are real.
 
         Returns:
-          Hidden states ``[B, n, width]``, and the chunk's keys and values ``[layers, B, n, kv_heads, head_size]``.
+          Hidden states ``[B, n, width]``, and the chunk's keys and values ``[loops * layers, B, n, kv_heads,
+          head_size]``.
         """
+        states, cache = self._loops(self.embeddings(tokens, mask), mask, past, past_mask)
+        return states[-1], cache
+
+    def loop_states(self, tokens: Array, mask: Array) -> Array:
+        """Normalised hidden states after each loop, ``[loops, B, n, width]``."""
+        return jnp.stack(self._loops(self.embeddings(tokens, mask), mask, None, None)[0])
+
+    def embedded_hidden(self, embeddings: Array, mask: Array) -> Array:
+        """Normalised last hidden states ``[B, n, width]`` of input embeddings, differentiable in them."""
+        return self._loops(embeddings, mask, None, None)[0][-1]
+
+    def embeddings(self, tokens: Array, mask: Array) -> Array:
+        """Input embeddings ``[B, n, width]``."""
+        return self.embed(jnp.where(mask, tokens, 0).reshape(-1)).reshape(*tokens.shape, self.config.width)
+
+    def _loops(self, x: Array, mask: Array, past, past_mask: Array | None):
         c = self.config
-        rows, n = tokens.shape
+        rows, n = mask.shape
         if past is None:
-            empty = jnp.zeros((c.depth, rows, 0, c.kv_heads, c.head_size), c.dtype)
-            past, past_mask = (empty, empty), jnp.zeros((rows, 0), bool)
-        seen = jnp.sum(past_mask, axis=-1, dtype=jnp.int32, keepdims=True)
-        positions = jnp.maximum(seen + jnp.cumsum(mask, axis=-1, dtype=jnp.int32) - 1, 0)
-        order = jnp.arange(n)
-        own = (mask[:, None, :] & (order[None, :] < order[:, None])) | (order[None, :] == order[:, None])
-        # A query always sees itself: at padding this keeps the softmax defined, and nobody reads the result.
-        visible = jnp.concatenate([jnp.broadcast_to(past_mask[:, None], (rows, n, past_mask.shape[1])), own], axis=-1)
+            past, past_mask = empty_cache(c, rows), jnp.zeros((rows, 0), bool)
+        rotation, visible = view(c, mask, past_mask)
         # The residual stream is flat: with three axes XLA transposes the operands of every kernel's gradient, and the
         # backward pass takes some four times as long on CPU.
-        x = self.embed(jnp.where(mask, tokens, 0).reshape(-1))
-        x, cache = self.layers(x, _rotation(positions, c), visible, past)
-        return self.norm(x).reshape(rows, n, c.width), cache
+        x = x.reshape(rows * n, c.width)
+        states, caches = [], []
+        for loop in range(c.loops):
+            own = jax.tree.map(lambda y, loop=loop: y[loop * c.depth : (loop + 1) * c.depth], past)
+            x, cache = self.layers(x, rotation, visible, own)
+            states.append(self.norm(x).reshape(rows, n, c.width))
+            caches.append(cache)
+        return states, jax.tree.map(lambda *xs: jnp.concatenate(xs) if len(xs) > 1 else xs[0], *caches)
 
     def logits(self, hidden: Array) -> Array:
         """Raw logits f32 ``[..., V]``."""
@@ -286,6 +318,34 @@ class Transformer(nn.Module):
     def values(self, hidden: Array) -> Array:
         """Scalar value f32 ``[...]``."""
         return self.value(hidden.astype(jnp.float32))[..., 0]
+
+    def exits(self, states: Array) -> Array:
+        """Probability of leaving after each loop, given the states ``[loops, ...]`` after them: f32 ``[loops, ...]``.
+
+        With gates g_l it is ``g_l * prod_{j<l} (1 - g_j)``; who has not left before leaves after the last loop.
+        """
+        stay = jax.nn.sigmoid(-self.exit(states.astype(jnp.float32))[..., 0])
+        before = jnp.concatenate([jnp.ones_like(stay[:1]), jnp.cumprod(stay[:-1], axis=0)])
+        return before - jnp.concatenate([before[1:], jnp.zeros_like(stay[:1])])
+
+
+def empty_cache(config: TransformerConfig, rows: int, length: int = 0) -> tuple[Array, Array]:
+    """Keys and values of no position yet, with room for `length`."""
+    shape = (config.loops * config.depth, rows, length, config.kv_heads, config.head_size)
+    cache = jnp.zeros(shape, config.dtype)
+    return cache, cache
+
+
+def view(config: TransformerConfig, mask: Array, past_mask: Array) -> tuple[tuple[Array, Array], Array]:
+    """Rotary angles of a chunk, and which keys its queries may read, bool ``[B, n, m + n]``."""
+    rows, n = mask.shape
+    seen = jnp.sum(past_mask, axis=-1, dtype=jnp.int32, keepdims=True)
+    positions = jnp.maximum(seen + jnp.cumsum(mask, axis=-1, dtype=jnp.int32) - 1, 0)
+    order = jnp.arange(n)
+    own = (mask[:, None, :] & (order[None, :] < order[:, None])) | (order[None, :] == order[:, None])
+    # A query always sees itself: at padding this keeps the softmax defined, and nobody reads the result.
+    earlier = jnp.broadcast_to(past_mask[:, None], (rows, n, past_mask.shape[1]))
+    return _rotation(positions, config), jnp.concatenate([earlier, own], axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,7 +379,7 @@ class TransformerPolicy:
           params: from `init`.
           batch: any leading axes; needs the signal `token_mask`.
           sampling: static.
-          statistics: any of `creditjax.models.sampling.STATISTICS`.
+          statistics: any of `creditjax.models.sampling.STATISTICS`, or of `LOOP_STATISTICS`, which are ``[..., T, L]``.
 
         Raises:
           ValueError: the batch has no `token_mask`, or a statistic is unknown.
@@ -333,7 +393,9 @@ class TransformerPolicy:
         hidden, latest, context = self._contexts(params, tokens, mask)
         order = jnp.arange(length)
 
-        found = self._statistics(params, context, tokens, sampling, tuple(statistics))
+        by_loop = self._loop_statistics(params, tokens, mask, sampling, statistics)
+        own = tuple(name for name in statistics if name not in LOOP_STATISTICS)
+        found = self._statistics(params, context, tokens, sampling, own)
         value = next_value = None
         if self.config.value_head:
             state_value = self._apply(params, "values", context)
@@ -347,7 +409,81 @@ class TransformerPolicy:
             value = jnp.where(acted, state_value, 0.0).reshape(shape)
             next_value = jnp.where(acted, next_value, 0.0).reshape(shape)
         found = {name: jnp.where(acted, x, 0.0).reshape(shape) for name, x in found.items()}
+        found |= {name: jnp.where(acted[..., None], x, 0.0).reshape(*shape, -1) for name, x in by_loop.items()}
         return PolicyOutput(found.pop("logprob"), found.pop("entropy"), value, next_value, found)
+
+    def contexts(self, params: Params, batch: Trajectory) -> Array:
+        """Hidden state ``[..., T, width]`` from which each position is predicted, the input of the output layer."""
+        tokens, mask = (x.reshape(-1, batch.length) for x in (batch.tokens, batch.signals["token_mask"]))
+        return self._contexts(params, tokens, mask)[-1].reshape(*batch.tokens.shape, -1)
+
+    def prefix_values(self, params: Params, batch: Trajectory) -> Array:
+        """The value head's score of every prefix, f32 ``[..., T + 1]``: entry t has read the positions before t.
+
+        Raises:
+          ValueError: there is no value head.
+        """
+        if not self.config.value_head:
+            raise ValueError(f"prefix values: {type(self).__name__} has no value head")
+        tokens, mask = (x.reshape(-1, batch.length) for x in (batch.tokens, batch.signals["token_mask"]))
+        hidden, latest, context = self._contexts(params, tokens, mask)
+        whole = jnp.concatenate([context, _gather(hidden, latest[:, -1:])], axis=1)
+        return self._apply(params, "values", whole).reshape(*batch.batch_shape, -1)
+
+    def embeddings(self, params: Params, tokens: Array, mask: Array) -> Array:
+        """Input embeddings ``[B, n, width]`` of tokens ``[B, n]``."""
+        return self._apply(params, "embeddings", tokens, mask)
+
+    def score_embedded(self, params: Params, embeddings: Array, tokens: Array, mask: Array, scored: Array) -> Array:
+        """Summed log-probability f32 ``[B]`` of the tokens where `scored`, read from given input embeddings.
+
+        Differentiable in the embeddings; temperature 1.
+        """
+        context = self._before(self._apply(params, "embedded_hidden", embeddings, mask), mask)
+        logprob = self._statistics(params, context, tokens, Sampling(), ())["logprob"]
+        return jnp.sum(jnp.where(scored, logprob, 0.0), axis=-1)
+
+    def value_embedded(self, params: Params, embeddings: Array, mask: Array) -> Array:
+        """The value head's score f32 ``[B]`` of whole rows, differentiable in their input embeddings.
+
+        Raises:
+          ValueError: there is no value head.
+        """
+        if not self.config.value_head:
+            raise ValueError(f"value of embeddings: {type(self).__name__} has no value head")
+        hidden = self._apply(params, "embedded_hidden", embeddings, mask)
+        latest = jnp.max(jnp.where(mask, jnp.arange(mask.shape[1]), -1), axis=1)
+        return self._apply(params, "values", _gather(hidden, latest[:, None]))[:, 0]
+
+    def fold_attention(
+        self, params: Params, tokens: Array, mask: Array, observe: Callable[[Any, Array, Array], Any], carry: Any
+    ) -> Any:
+        """Runs the layers and folds what their attention shows; only one layer's weights exist at a time.
+
+        Args:
+          params: from `init`.
+          tokens: i32 ``[B, T]``.
+          mask: bool ``[B, T]``, where they are real. Rows of padding attend to themselves.
+          observe: ``observe(carry, layer, weight) -> carry`` with the layer's number (loops counted on) and f32
+            ``[B, heads, T, T]``, query by key.
+          carry: what it starts from.
+        """
+        c = self.config
+        rows, length = mask.shape
+        rotation, visible = view(c, mask, jnp.zeros((rows, 0), bool))
+        past = jax.tree.map(lambda x: x[0], empty_cache(c, rows))
+
+        def layer(state, inputs):
+            x, carry = state
+            index, weights = inputs
+            (x, _), aside = Block(c).apply({"params": weights}, x, rotation, visible, past, mutable=["intermediates"])
+            attention = aside["intermediates"]["attention"]["weight"][0].astype(jnp.float32)
+            return (x, observe(carry, index, attention.reshape(rows, c.heads, length, length))), None
+
+        state = (self.embeddings(params, tokens, mask).reshape(rows * length, c.width), carry)
+        for loop in range(c.loops):
+            state, _ = lax.scan(layer, state, (loop * c.depth + jnp.arange(c.depth), params["layers"]))
+        return state[1]
 
     def divergence(self, params: Params, other: Params, batch: Trajectory, sampling: Sampling = Sampling()) -> Array:
         """``KL(pi || pi_other)`` at every acted position, f32 ``[..., T]``, 0 elsewhere.
@@ -374,10 +510,8 @@ class TransformerPolicy:
 
     def start(self, params: Params, rows: int, length: int) -> DecodeState:
         """An empty decode state, see `creditjax.models.base.TextPolicy`."""
-        c = self.config
-        cache = jnp.zeros((c.depth, rows, length, c.kv_heads, c.head_size), c.dtype)
-        logits = jnp.zeros((rows, c.vocab_size), jnp.float32)
-        return DecodeState(logits, jnp.zeros((rows, length), bool), (cache, cache))
+        logits = jnp.zeros((rows, self.config.vocab_size), jnp.float32)
+        return DecodeState(logits, jnp.zeros((rows, length), bool), empty_cache(self.config, rows, length))
 
     def extend(
         self, params: Params, state: DecodeState, tokens: Array, mask: Array, position: int | Array
@@ -406,8 +540,30 @@ class TransformerPolicy:
         """Hidden states ``[B, T, width]``, the last real token up to each position, and the states to predict from."""
         hidden, _ = self._apply(params, "hidden", tokens, mask)
         latest = lax.cummax(jnp.where(mask, jnp.arange(tokens.shape[1]), -1), axis=1)
-        before = jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-        return hidden, latest, _gather(hidden, before)
+        return hidden, latest, self._before(hidden, mask)
+
+    def _before(self, hidden: Array, mask: Array) -> Array:
+        """The state ``[B, T, width]`` that each position is predicted from: after the last real token before it."""
+        latest = lax.cummax(jnp.where(mask, jnp.arange(mask.shape[1]), -1), axis=1)
+        return _gather(hidden, jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1))
+
+    def _loop_statistics(self, params, tokens: Array, mask: Array, sampling: Sampling, names: Sequence[str]):
+        """The statistics among `names` that have a loop axis, f32 ``[B, T, L]``."""
+        wanted = [name for name in LOOP_STATISTICS if name in names]
+        if not wanted:
+            return {}
+        states = self._apply(params, "loop_states", tokens, mask)
+        contexts = jax.vmap(lambda state: self._before(state, mask))(states)
+        found = {}
+        if "loop_logprob" in wanted:
+            found["loop_logprob"] = jnp.stack(
+                [self._statistics(params, context, tokens, sampling, ())["logprob"] for context in contexts], axis=-1
+            )
+        if "exit_pdf" in wanted:
+            one = jnp.ones(contexts.shape[:-1], jnp.float32)
+            pdf = self._apply(params, "exits", contexts) if self.config.loops > 1 else one
+            found["exit_pdf"] = jnp.moveaxis(pdf, 0, -1)
+        return found
 
     def _statistics(self, params, context: Array, tokens: Array, sampling: Sampling, names: tuple[str, ...]):
         # Rematerialised: the backward pass keeps [B, T, width] and makes the [B, T, V] arrays again.

@@ -3,6 +3,12 @@
     policy outputs      value, next_value, logprob_ref, logprob_current, entropy, …      one pass of each model
     other prompts       logprob_negative, logprob_rubric, …                              one pass a kind
     reward model        logprob_prm                                                      one pass
+    attention           attention_distance, future_influence, attention_flow             two passes
+    answer probe        answer_logprob, potential                                        (K + 1) C rows for each
+    hidden states       hidden, prefix_score, prompt_score                                        one pass
+    loops               loop_logprob, exit_pdf                                           one pass
+    attribution         judge_grad_dot_emb, judge_verdict, attributions                  backward passes
+    phrases             planning_mask                                                    none
 
 A producer is a pure function ``(models, batch, names) -> arrays by name``, called inside the jitted update on a piece
 ``[P, G, T]`` of the batch. A new one is a row here.
@@ -14,7 +20,13 @@ from typing import Any, NamedTuple
 import jax
 
 from creditjax.models.base import Params, Policy, Sampling
+from creditjax.signals.answer import answer_logprob, answer_potential
+from creditjax.signals.attention import ATTENDED, attention_signals
+from creditjax.signals.attribution import attributions, judge_gradients
+from creditjax.signals.hidden import hidden_states, prefix_scores
 from creditjax.signals.implicit import implicit_prm_probe
+from creditjax.signals.loops import LOOPED, loop_signals
+from creditjax.signals.planning import ngram_mask
 from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.prompted import PROMPTED, prompt_fault, prompted_logprob
 from creditjax.trajectory import Trajectory
@@ -48,12 +60,16 @@ class Producer(NamedTuple):
     Attributes:
       make: the function; called once for all the names that share it.
       reads: signals that the batch has to carry.
+      uses: signals that it reads when they are there.
+      value_head: whether the policy has to have one.
       reference: whether it evaluates the reference policy, which a run then has to keep.
       fault: why task and policy cannot do with it, None if they can; called as ``fault(task, policy, name)``.
     """
 
     make: Callable[[Models, Trajectory, tuple[str, ...]], dict[str, Array]]
     reads: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    value_head: bool = False
     reference: bool = False
     fault: Callable[[Any, Any, str], str | None] = lambda task, policy, name: None
 
@@ -86,8 +102,63 @@ def _prompted(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict
     return {name: score(name) for name in names}
 
 
+def _attention(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    return attention_signals(models.policy, models.params, batch, names)
+
+
+def _answer(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    logprob = answer_logprob(models.policy, models.params, batch)
+    found = {"answer_logprob": logprob, "potential": answer_potential(logprob)}
+    return {name: found[name] for name in names}
+
+
+def _loops(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    return loop_signals(models.policy, models.params, batch, names, models.sampling)
+
+
+def _judged(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    support, approval = judge_gradients(models.policy, models.params, batch, models.task.verdicts)
+    found = {"judge_grad_dot_emb": support, "judge_verdict": approval}
+    return {name: found[name] for name in names}
+
+
+def _prefixes(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    found = prefix_scores(models.policy, models.params, batch)
+    return {name: found[name] for name in names}
+
+
+def _of_model(function: Callable[[Any, Params, Trajectory], Array]) -> Callable:
+    """A producer whose only signal is ``function(policy, params, batch)``."""
+    return lambda models, batch, names: {name: function(models.policy, models.params, batch) for name in names}
+
+
+def _planning(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    mask = ngram_mask(batch.tokens, batch.action_mask, models.task.strategic_grams)
+    return dict.fromkeys(names, mask)
+
+
+def _wants(owner: str, attribute: str) -> Callable[[Any, Any, str], str | None]:
+    """A fault unless the task or the policy has the attribute."""
+
+    def fault(task: Any, policy: Any, name: str) -> str | None:
+        asked = task if owner == "task" else policy
+        if hasattr(asked, attribute):
+            return None
+        return f"signal {name}: {owner} {type(asked).__name__} has no {attribute}"
+
+    return fault
+
+
+_ANSWER = Producer(_answer, reads=("answer_tokens", "answer_scored"))
+_ATTENTION = Producer(_attention, uses=("answer_mask",), fault=_wants("policy", "fold_attention"))
+_PREFIXES = Producer(_prefixes, value_head=True, fault=_wants("policy", "prefix_values"))
+_JUDGE = Producer(_judged, fault=_wants("task", "verdicts"))
+
 PRODUCERS: dict[str, Producer] = {
-    **{name: Producer(_policy_outputs, reference=name == "logprob_ref") for name in PROBED},
+    **{
+        name: Producer(_policy_outputs, reference=name == "logprob_ref", value_head=name in ("value", "next_value"))
+        for name in PROBED
+    },
     "token_kl": Producer(_divergence, reference=True),
     "logprob_prm": Producer(_implicit),
     # T-REG (arXiv:2412.02685) contrasts two prompts of the frozen reference, the others the policy with itself.
@@ -99,6 +170,15 @@ PRODUCERS: dict[str, Producer] = {
         )
         for name, kind in PROMPTED.items()
     },
+    **dict.fromkeys(ATTENDED, _ATTENTION),
+    **dict.fromkeys(("answer_logprob", "potential"), _ANSWER),
+    **dict.fromkeys(LOOPED, Producer(_loops, fault=_wants("policy", "fold_attention"))),
+    "hidden": Producer(_of_model(hidden_states), fault=_wants("policy", "contexts")),
+    **dict.fromkeys(("prefix_score", "prompt_score"), _PREFIXES),
+    "judge_grad_dot_emb": _JUDGE,
+    "judge_verdict": _JUDGE,
+    "attributions": Producer(_of_model(attributions), value_head=True, fault=_wants("policy", "value_embedded")),
+    "planning_mask": Producer(_planning, fault=_wants("task", "strategic_grams")),
 }
 """Every signal that a model makes, by name."""
 
@@ -117,10 +197,9 @@ def produce(models: Models, batch: Trajectory, names: Iterable[str]) -> Trajecto
     wanted: dict[Callable, list[str]] = {}
     for name in names:
         if name in PRODUCERS and name not in batch.signals:
-            producer = PRODUCERS[name]
-            if absent := [read for read in producer.reads if read not in batch.signals]:
-                raise ValueError(f"signal {name}: made from {', '.join(absent)}, which the batch does not carry")
-            wanted.setdefault(producer.make, []).append(name)
+            if said := fault(name, batch.signals, models.task, models.policy):
+                raise ValueError(said)
+            wanted.setdefault(PRODUCERS[name].make, []).append(name)
     made: dict[str, Array] = {}
     for make, asked in wanted.items():
         made |= make(models, batch, tuple(asked))
@@ -132,9 +211,15 @@ def reads_reference(names: Iterable[str]) -> bool:
     return any(name in PRODUCERS and PRODUCERS[name].reference for name in names)
 
 
+def reads_value(names: Iterable[str]) -> bool:
+    """Whether the policy has to have a value head for these signals."""
+    return any(name in PRODUCERS and PRODUCERS[name].value_head for name in names)
+
+
 def inputs(names: Iterable[str]) -> tuple[str, ...]:
-    """The signals that producers of `names` read."""
-    return tuple(dict.fromkeys(read for name in names if name in PRODUCERS for read in PRODUCERS[name].reads))
+    """The signals that producers of `names` read, or would if they are there."""
+    read = (read for name in names if name in PRODUCERS for read in (*PRODUCERS[name].reads, *PRODUCERS[name].uses))
+    return tuple(dict.fromkeys(read))
 
 
 def fault(name: str, carried: Mapping[str, Any] | Iterable[str], task: Any, policy: Any) -> str | None:

@@ -36,6 +36,7 @@ PAD, ASK, PLUS, SAME, ANSWER, CHECK, GOOD, BAD, YES = range(9)
 _SPECIAL = ("·", "?", "+", "=", "A", "check", "good", "bad", "yes")
 _DIGIT = len(_SPECIAL)
 _STEP = 2  # tokens of a step
+_CRITIQUES = 3  # judges behind `judge_error`, independent of each other and of the one behind the other labels
 _SPLITS = ("train", "eval")
 
 # What stands behind the question under each kind of prompt; the demonstrations of `gold` know these words.
@@ -154,17 +155,15 @@ class _Episode(NamedTuple):
     acted: Array
     segment: Array
 
-    @property
-    def judged(self) -> Array:
-        """Labels of a judge, bool ``[K]``: the step is right given its own prefix, flipped at the rate `noise`."""
-        return (self.found.right ^ self.flipped) & self.found.taken
+    def judged(self, judge: int = 0) -> Array:
+        """Labels of a judge, bool ``[K]``: the step is right given its own prefix, flipped at the rate `noise`.
 
-    @property
-    def flipped(self) -> Array:
-        """Where the judge errs, bool ``[K]``: a function of the prompt, the steps so far and the seed alone."""
+        Where it errs is a function of the prompt, the steps so far, the seed and the judge alone.
+        """
         task, state = self.task, self.state
         steps = (state.kind + 1) * (task.base + 1) + state.digit + 1
-        return _uniform(task.seed, state.addends, steps) < task.noise
+        flipped = _uniform(task.seed * 31 + judge, state.addends, steps) < task.noise
+        return (self.found.right ^ flipped) & self.found.taken
 
     @property
     def answers(self) -> Array:
@@ -188,7 +187,7 @@ def _uniform(seed: int, head: Array, tail: Array) -> Array:
 
 def _process_reward(e: _Episode) -> Array:
     # Whoever is fooled by fillers pays for a true repetition what it pays for an addition.
-    paid = e.judged if e.task.hackable else e.judged & ~(e.state.kind == SAME)
+    paid = e.judged() if e.task.hackable else e.judged() & ~(e.state.kind == SAME)
     return paid.astype(jnp.float32)
 
 
@@ -198,6 +197,27 @@ def _potential(e: _Episode) -> Array:
     room = task.turns.max_turns - k > task.addends - found.consumed
     alive = jnp.where(found.prefix_right & room, 1.0, 1.0 / task.base)
     return jnp.where(k < e.state.turn, alive, jnp.where(e.state.terminated, found.correct, alive))
+
+
+def _step_score(e: _Episode) -> Array:
+    # What a judge with a known error rate makes of its own label.
+    return jnp.where(e.found.taken, jnp.where(e.judged(), 1 - e.task.noise, e.task.noise), 0.0)
+
+
+def _judge_error(e: _Episode) -> Array:
+    errors = jnp.stack([~e.judged(judge) & e.found.taken for judge in range(1, 1 + _CRITIQUES)], axis=-1)
+    return errors.astype(jnp.float32)
+
+
+def _step_format(e: _Episode) -> Array:
+    formed = e.state.kind > PAD
+    return jnp.where(e.found.taken, jnp.where(formed, 1.0, -2.0), 0.0)
+
+
+def _subproblem_reward(e: _Episode) -> Array:
+    sums = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(e.state.addends)]) % e.task.base
+    verified = (e.state.digit >= 0) & (e.state.digit == sums[e.found.consumed[1:]])
+    return verified.astype(jnp.float32).at[-1].set(e.found.correct)
 
 
 def _state_key(e: _Episode) -> Array:
@@ -212,6 +232,13 @@ _ORACLES: dict[str, Callable[[_Episode], Array]] = {
     "process_reward": _process_reward,
     "potential": _potential,
     "state_key": _state_key,
+    "step_label": lambda e: e.judged().astype(jnp.float32),
+    "step_score": _step_score,
+    "judge_error": _judge_error,
+    "step_format": _step_format,
+    "subproblem_reward": _subproblem_reward,
+    "is_curriculum": lambda e: jnp.bool_(True),
+    "answer_mask": lambda e: e.answers,
     "accuracy": lambda e: e.found.correct.astype(jnp.float32),
     "answer_score": lambda e: e.found.correct.astype(jnp.float32),
     "reward_components": lambda e: e.found.correct.astype(jnp.float32)[None],
@@ -421,7 +448,16 @@ class StepwiseTask:
         return [names[t] if 0 <= t < len(names) else f"<{t}>" for t in np.asarray(tokens).reshape(-1).tolist()]
 
 
-_OF_PROMPTS: dict[str, Callable[[StepwiseTask, Array], Array]] = {}
+def _answer_tokens(task: StepwiseTask, addends: Array) -> Array:
+    total = _DIGIT + jnp.sum(addends, axis=-1) % task.base
+    return jnp.stack([jnp.full_like(total, ANSWER), total], axis=-1)[:, None]
+
+
+# What the prompt alone decides: the right answer's two tokens, of which the second counts.
+_OF_PROMPTS: dict[str, Callable[[StepwiseTask, Array], Array]] = {
+    "answer_tokens": _answer_tokens,
+    "answer_scored": lambda task, addends: jnp.broadcast_to(jnp.array([False, True]), (len(addends), 1, _STEP)),
+}
 
 
 def _keys(task: StepwiseTask, stream: Array, indices: Array) -> Array:

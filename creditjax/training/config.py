@@ -293,7 +293,7 @@ def _build_policy(config: ConfigDict, task: Any, recipe: Any) -> Policy:
     if text:
         from creditjax.models.transformer import TransformerConfig, TransformerPolicy
 
-        if {"value", "next_value"} & set(needed_signals(recipe)):
+        if producers.reads_value(needed_signals(recipe)):
             options.setdefault("value_head", True)
         return TransformerPolicy(_call("policy", TransformerConfig, options, vocab_size=task.vocab_size))
     from creditjax.models.control import GRUPolicy, MLPPolicy

@@ -165,7 +165,7 @@ def test_bfloat16_keeps_float32_parameters_and_outputs():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameter_axes_name_every_parameter(tied):
-    config = TransformerConfig(VOCAB, width=16, kv_heads=2, tied=tied, value_head=True)
+    config = TransformerConfig(VOCAB, width=16, kv_heads=2, tied=tied, value_head=True, loops=2)
     shapes = jax.eval_shape(TransformerPolicy(config).init, jax.random.key(0))
     paths = {"/".join(k.key for k in path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(shapes)}
     assert paths.keys() == PARAMETER_AXES.keys() - ({"unembed/kernel"} if tied else set())

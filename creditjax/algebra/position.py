@@ -255,19 +255,6 @@ def mean_tokens(credit: Credit, batch: Trajectory) -> Credit:
     return Credit(value, vote_mask(batch), credit.extras, Level.TRAJECTORY)
 
 
-@transform(takes=Level.TOKEN, gives=Level.SEGMENT, needs=("segment",))
-def mean_by_segment(credit: Credit, batch: Trajectory) -> Credit:
-    """The mean over the credited positions of each segment; none for a segment that has no such position."""
-
-    def one(x: Array, valid: Array, ids: Array) -> tuple[Array, Array]:
-        total = segments.segment_sum(x, ids, valid, batch.num_segments)
-        count = segments.segment_count(ids, valid, batch.num_segments)
-        return numerics.safe_divide(total, count), count > 0
-
-    value, valid = jax.vmap(one)(credit.value, credit.valid, batch.segment)
-    return Credit(value, valid, credit.extras, Level.SEGMENT)
-
-
 @transform(takes=Level.TRAJECTORY, gives=Level.TOKEN, uses=("token_mask",))
 def branch_td(credit: Credit, batch: Trajectory) -> Credit:
     """Temporal difference of prefix values over the tree that the rollouts of a group form (TEMPO, arXiv:2509.18314).

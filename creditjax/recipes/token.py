@@ -5,6 +5,7 @@ from typing import Literal
 
 from creditjax.algebra import (
     Transform,
+    average_by_segment,
     baseline_normalize,
     batch_center,
     batch_unit_mean,
@@ -26,7 +27,6 @@ from creditjax.algebra import (
     identity,
     limit_unanimous,
     logit_penalty,
-    mean_by_segment,
     mean_tokens,
     modulate,
     only_where,
@@ -117,7 +117,7 @@ def aem(
     """
     if scope not in ("group", "batch") or proxy not in ("entropy", "surprisal"):
         raise ValueError(f"scope: {scope!r}, proxy: {proxy!r}, wanted 'group' or 'batch' and 'entropy' or 'surprisal'")
-    uncertainty = chain(signal("entropy") if proxy == "entropy" else surprisal(), mean_by_segment())
+    uncertainty = chain(signal("entropy") if proxy == "entropy" else surprisal(), average_by_segment())
     standardized, unit_mean = (
         (pooled_normalize(), group_unit_mean()) if scope == "group" else (batch_whiten(eps=1e-12), batch_unit_mean())
     )

@@ -13,6 +13,7 @@ from creditjax.testing.check import (
     check,
     compare,
     default_batches,
+    tolerances,
     unchanged,
 )
 from creditjax.trajectory import Trajectory
@@ -133,19 +134,22 @@ def assert_prompt_independent(estimator: Estimator, **options: Unpack[Options]) 
     """The credit of a prompt does not depend on the other prompts of the batch."""
     batches = options.get("batches") or default_batches(estimator)
 
-    def exchange(batch: Trajectory, rng: np.random.Generator) -> tuple:
+    def holds(function: Function, batch: Trajectory, rng: np.random.Generator) -> Mismatch | None:
         other = batches(int(rng.integers(1000, 2000)))
-        p, g, t = batch.tokens.shape
-        for axis, size in (("prompts", p), ("rollouts", g), ("positions", t)):
+        for axis, size in zip(("prompts", "rollouts", "positions"), batch.tokens.shape, strict=True):
             other = take(other, axis, np.arange(size))
+        found, wanted = np.array(function(batch)), function(batch)
+        for p in range(batch.tokens.shape[0]):
 
-        def one(name: str, x: np.ndarray) -> np.ndarray:
-            has_prompts = axes_of(batch, name)[:1] == ("P",)
-            return np.concatenate([x[:1], np.asarray(other.get(name))[1:]]) if has_prompts else x
+            def all_but_one(name: str, x: np.ndarray, p: int = p) -> np.ndarray:
+                if axes_of(batch, name)[:1] != ("P",):
+                    return x
+                y = np.asarray(other.get(name))
+                return np.concatenate([y[:p], x[p : p + 1], y[p + 1 :]])
 
-        return map_arrays(batch, one), lambda credit: credit[:1]
+            found[p] = function(map_arrays(batch, all_but_one))[p]
+        return compare("credit changes with the other prompts", found, wanted, **tolerances(options))
 
-    holds = unchanged("credit changes with the other prompts", exchange, options, lambda credit: credit[:1])
     check("assert_prompt_independent", estimator, holds, options)
 
 

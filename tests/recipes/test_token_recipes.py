@@ -164,7 +164,7 @@ def test_aem_moves_expected_entropy_against_the_sign_of_equal_credit():
         d = make(seed)
         weight = chain(
             algebra.signal("entropy"),
-            algebra.mean_by_segment(),
+            algebra.average_by_segment(),
             algebra.pooled_normalize(),
             algebra.exp_weight(lam=-0.5),
             algebra.group_unit_mean(),

@@ -547,7 +547,12 @@ def _numbers(flag: str, given: Sequence[Any], least: int) -> tuple[int, ...]:
 
 def run_all(wanted: Plan, found: Results) -> Iterator[str]:
     """Makes what is not there yet, and gives the lines of a table as it goes."""
+    shape = None
     for horizon, group, task in itertools.product(wanted.horizons, wanted.groups, wanted.tasks):
+        if shape != (horizon, group):
+            # Thousands of compiled programs run into the system's limit on mapped memory.
+            jax.clear_caches()
+            shape = horizon, group
         left = [name for name in wanted.names if (name, task, group, horizon) not in found]
         given = setting(task, horizon, group) if left else None
         if given is None:

@@ -22,7 +22,7 @@ QUICKSTART = [
     "tqdm>=4.66",
 ]
 # What the notebooks of docs/ are executed and drawn with.
-DOCS = ["ipykernel>=6.29", "jupyter-client>=8.6", "matplotlib>=3.9", "nbclient>=0.10", "nbformat>=5.10"]
+DOCS = ["ipykernel>=6.29", "jupyter-client>=8.6", "matplotlib>=3.9", "nbclient>=0.10.1", "nbformat>=5.10"]
 EXTRAS = {
     "quickstart": QUICKSTART,
     # Everything that `experiments/train.py` imports for any task.

@@ -61,6 +61,7 @@ def execute(path: pathlib.Path, timeout: float = LIMIT) -> nbformat.NotebookNode
             notebook,
             timeout=timeout,
             record_timing=False,
+            coalesce_streams=True,
             resources={"metadata": {"path": directory}},
             kernel_manager_class=Kernel,
             config=Config(Kernel={"connection_file": str(pathlib.Path(directory) / "kernel.json")}),

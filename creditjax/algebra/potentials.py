@@ -94,9 +94,9 @@ def belief_gain(batch: Trajectory, *, ordinal: bool = False) -> Credit:
     valid = owned(batch) & jnp.all(jnp.isfinite(belief[:, 1:]) & jnp.isfinite(belief[:, :-1]), axis=-1)
     marks = belief.shape[-1]
     distance = jnp.abs(jnp.arange(marks) - batch.signals["gold_mark"])
-    worth = 1 - distance / max(marks - 1, 1) if ordinal else (distance == 0).astype(jnp.float32)
+    # Beliefs add up to 1, so the constant 1 of the ordinal form drops out of the difference.
+    worth = -distance / max(marks - 1, 1) if ordinal else (distance == 0).astype(jnp.float32)
     gain = numerics.select(belief[:, 1:] - belief[:, :-1], jnp.broadcast_to(valid[..., None], belief[:, 1:].shape))
-    # The beliefs at one boundary add up to 1, so the constant 1 of the ordinal form drops out of the difference.
     return credit(jnp.sum(gain * worth, axis=-1), valid, Level.SEGMENT)
 
 

@@ -3,6 +3,8 @@
 Where a paper's group statistics are those of the population, `ddof` is 0.
 """
 
+import math
+
 from creditjax.algebra import (
     absolute,
     at_last_action,
@@ -286,7 +288,7 @@ def edit(
     right. `belief` is "exact" (phi is the probability of the true mark) or "ordinal" (closeness of what is expected).
     """
     ordinal = _choose("belief", belief, {"exact": lambda: False, "ordinal": lambda: True})
-    harm = chain(belief_gain(ordinal=ordinal), scale(-1.0), shift(-delta), clip(0.0, 1.0))
+    harm = chain(belief_gain(ordinal=ordinal), scale(-1.0), shift(-delta), clip(0.0, math.inf))
     total = _choose("reduce", reduce, {"sum": sum_segments, "max": max_segments})
     compare = group_normalize(ddof=ddof, eps=eps)
     variants = {

@@ -433,6 +433,9 @@ def run(given: Setting, name: str) -> list[Row]:
         why = next((_ELSEWHERE[signal] for signal in made.signals if signal in _ELSEWHERE), str(error.args[0]))
         return [row(name, metric="skipped", value=math.nan, stderr=math.nan, more={"reason": why})]
     credit = steps(given, credit_of(given, made.estimator, signals))
+    if not np.isfinite(credit).all():
+        why = f"{np.sum(~np.isfinite(credit))} of {credit.size} credits are not finite"
+        return [row(name, metric="skipped", value=math.nan, stderr=math.nan, more={"reason": why})]
     rows = []
     noisy = signals_of(given, made.signals, NOISE)
     if any(not np.array_equal(noisy[key], x) for key, x in signals.items()):

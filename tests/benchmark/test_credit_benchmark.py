@@ -117,6 +117,12 @@ def test_every_task_lays_out_and_what_cannot_run_says_why():
         assert row.metric == "skipped" and row.more["reason"]
 
 
+def test_a_recipe_whose_credit_is_no_number_is_left_out_with_the_reason(single, monkeypatch):
+    monkeypatch.setattr(credit, "credit_of", lambda given, *_: np.full((*given.index.shape, 4), np.nan))
+    (row,) = credit.run(single, "rloo")
+    assert row.metric == "skipped" and "are not finite" in row.more["reason"]
+
+
 def test_recipes_with_signals_have_a_noisy_twin(single):
     made = credit.run(single, "vtrace")
     by = {name: {r.metric: r.value for r in made if r.recipe == name} for name in ("vtrace", "vtrace+noise")}

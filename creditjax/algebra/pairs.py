@@ -86,7 +86,7 @@ def preference_credit(
     return credit(beta * (up - down), vote_mask(batch), Level.TRAJECTORY)
 
 
-def _pulls(batch: Trajectory, beta: Array, use_ref: bool = True, score: Array | None = None) -> tuple[Array, Array]:
+def _pulls(batch: Trajectory, beta: float, use_ref: bool = True, score: Array | None = None) -> tuple[Array, Array]:
     mask = batch.action_mask
     total = numerics.masked_sum(batch.logprob, mask, axis=-1)
     if use_ref:
@@ -136,8 +136,8 @@ def span_preference_credit(
     teacher = {name: batch.signals[f"teacher_span_{name}"] for name in ("logprob", "better", "worse")}
     preferred, other = pairs.span_weights(teacher["better"], teacher["worse"], owned, low, high, scale)
     gain = student - numerics.select(teacher["logprob"], owned)
-    scores = [beta * numerics.masked_sum(weight * gain, owned, axis=-1) for weight in (preferred, other)]
-    up, down = pairs.pair_pull(*scores, pairs.ranked_pairs(batch.outcome, vote_weight(batch)).weight)
+    winning, losing = (beta * numerics.masked_sum(weight * gain, owned, axis=-1) for weight in (preferred, other))
+    up, down = pairs.pair_pull(winning, losing, pairs.ranked_pairs(batch.outcome, vote_weight(batch)).weight)
     value = beta * (preferred * up[:, None] - other * down[:, None])
     return credit(value, owned & vote_mask(batch)[:, None], Level.SEGMENT)
 

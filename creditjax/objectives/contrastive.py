@@ -38,7 +38,7 @@ def contrastive(
     """
     mask, vote = loss_mask(credit, batch), loss_votes(credit, batch)
     score = masked_mean(new.logprob, mask, axis=-1)
-    held = margin * jnp.minimum(require(batch, "progress", "contrastive") / warmup, 1.0)
+    held = margin * jnp.minimum(jax.lax.stop_gradient(require(batch, "progress", "contrastive")) / warmup, 1.0)
 
     def group(score, outcome, vote):
         found = pairs.contrast(score, outcome > 0.5, vote, temperature, held)

@@ -53,7 +53,7 @@ def entropy_grouped_surrogate(
         return owner, segments.broadcast(segments.segment_mean(entropy, owner, mask, bins), owner)
 
     owner, shared = jnp.vectorize(group, signature="(t),(t)->(t),(t)")(entropy, x.mask)
-    r = policy.move(x, batch.replace(segment=owner, num_segments=bins), "segment")
+    r = policy.move(x, batch.replace(segment=owner, num_segments=bins, signals={}), "segment")
     relative = jnp.clip(shared / (masked_mean(entropy, x.mask, axis=-1, keepdims=True) + 1e-8), q_min, q_max)
     clip = (eps_low * relative, eps_high * relative)
     loss = losses.ppo_loss(r, x.advantage, *clip)

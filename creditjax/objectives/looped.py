@@ -17,7 +17,7 @@ Array = jax.Array
 Weighting = Literal["uniform", "progressive", "exit", "learned"]
 
 
-def loop_weights(loops: int, weighting: Weighting, power: Array, theta: Array | None, temperature: Array) -> Array:
+def loop_weights(loops: int, weighting: Weighting, power: float, theta: Array | None, temperature: float) -> Array:
     """What each loop weighs, f32 ``[L]``, for the weightings that do not depend on the token; they add up to 1."""
     if weighting == "learned":
         if theta is None or theta.shape != (loops,):

@@ -31,7 +31,7 @@ class Margins(NamedTuple):
     """What a group's pairs add up to: scalars of one group, or ``[...]`` of several."""
 
     loss: Array
-    count: Array
+    number: Array
     right: Array
 
 
@@ -43,7 +43,7 @@ def _margins(preferred: Array, other: Array, found: pairs.Pairs) -> Margins:
 
 
 def _terms(found: Margins, name: str = "preference") -> Terms:
-    count = jnp.sum(found.count)
+    count = jnp.sum(found.number)
     return {name: Term(jnp.sum(found.loss), count), f"{name}_accuracy": Term(jnp.sum(found.right), count, _OFF)}
 
 
@@ -80,7 +80,8 @@ def preference(
     logprob = _gain(new, batch, mask, "preference") if use_ref else select(new.logprob, mask)
     right = None
     if score == "steps":
-        label, segment = require(batch, "step_label", "preference"), require(batch, "segment", "preference")
+        label = jax.lax.stop_gradient(require(batch, "step_label", "preference"))
+        segment = require(batch, "segment", "preference")
         owned = jnp.any(
             (segment[..., None, :] == jnp.arange(batch.num_segments)[:, None]) & mask[..., None, :], axis=-1
         )
@@ -127,7 +128,7 @@ def token_regularized_preference(
 
     z = jnp.sum(gain, axis=-1)
     found, token = over_groups(group, batch)(z, aligned, batch.outcome, loss_votes(credit, batch))
-    return {**_terms(found), "token_reward": Term(jnp.sum(token), jnp.sum(found.count), alpha)}
+    return {**_terms(found), "token_reward": Term(jnp.sum(token), jnp.sum(found.number), alpha)}
 
 
 @objective(
@@ -169,8 +170,8 @@ def span_preference(
         student, owned = jax.vmap(spans)(logprob, segment, mask)
         gain = student - select(teacher, owned)
         weights = pairs.span_weights(better, worse, owned, low, high, scale)
-        scores = [beta * masked_sum(weight * gain, owned, axis=-1) for weight in weights]
-        return _margins(*scores, pairs.ranked_pairs(outcome, vote))
+        preferred, other = (beta * masked_sum(weight * gain, owned, axis=-1) for weight in weights)
+        return _margins(preferred, other, pairs.ranked_pairs(outcome, vote))
 
     given = (mask, segment, *map(jax.lax.stop_gradient, (teacher, better, worse)))
     vote = loss_votes(credit, batch)
@@ -218,5 +219,5 @@ def edit_preference(
         return jax.tree.map(lambda x: jnp.where(groups, x, 0.0), found)
 
     whole, steps = of(~edited), of(edited)
-    imitation = Term(jnp.sum(jnp.where(edited, 0.0, imitated)), jnp.sum(whole.count), nll)
+    imitation = Term(jnp.sum(jnp.where(edited, 0.0, imitated)), jnp.sum(whole.number), nll)
     return {**_terms(whole), **_terms(steps, "step_preference"), "nll": imitation}

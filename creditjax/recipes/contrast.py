@@ -39,6 +39,7 @@ from creditjax.objectives import (
     token_regularized_preference,
     with_kl,
 )
+from creditjax.objectives.looped import Weighting
 from creditjax.recipes.baselines import NORMALIZED, grpo_credit
 from creditjax.recipes.registry import Parts, Sampler, is_on, register
 
@@ -73,8 +74,8 @@ def lampo(
     beta: float = 0.0,
     eps: float = 1e-6,
 ) -> Parts:
-    """``A_i = mean_{j != i} w_ij (R_i - R_j)``, ``w_ij = 2 sigmoid(-m_ij / tau)``, m_ij the lead in mean log-probability
-    of the better of the two (arXiv:2605.21235, later withdrawn).
+    """``A_i = mean_{j != i} w_ij (R_i - R_j)`` with ``w_ij = 2 sigmoid(-m_ij / tau)``, m_ij the lead in mean
+    log-probability of the better of the two (arXiv:2605.21235, later withdrawn).
 
     A pair that the policy already ranks right counts less. `references` adds `eta` times the ROUGE-L F1 against a
     reference solution to the reward; `std` divides by the group's std; `beta` weighs the k3 divergence.
@@ -114,7 +115,7 @@ def vimpo(beta: float = 5e-4, actor_weight: float = 5e-3, lam: float = 1.0, eps_
 
 
 @register("rltt", claims=NORMALIZED)
-def rltt(weighting: str = "uniform", power: float = 1.0, eps: float = 1e-6) -> Parts:
+def rltt(weighting: Weighting = "uniform", power: float = 1.0, eps: float = 1e-6) -> Parts:
     """REINFORCE in every loop of a looped policy: ``-A sum_l w_l log pi_l`` on the credit of GRPO (arXiv:2602.10520).
 
     `weighting` is "uniform", "progressive" (``l^power``) or "exit" (the policy's own). The objective knows learned
@@ -131,8 +132,8 @@ def t_reg(beta: float = 0.1, alpha: float = 0.25, pair_weight: bool = True) -> P
     ``L = -log sigmoid(h_w - h_l) - alpha sum_both (1/n) sum_t q_t beta log(pi/pi_ref)_t``. Pairs are all rollouts of a
     prompt whose outcomes differ; a data set of pairs is a batch of groups of two.
     """
-    settings = {"beta": beta, "alpha": alpha, "pair_weight": pair_weight}
-    return Parts(regularized_preference_credit(**settings), token_regularized_preference(**settings))
+    implied = regularized_preference_credit(beta=beta, alpha=alpha, pair_weight=pair_weight)
+    return Parts(implied, token_regularized_preference(beta=beta, alpha=alpha, pair_weight=pair_weight))
 
 
 @register("ctpd", cost=PAIRWISE)
@@ -163,8 +164,8 @@ def steporlm_wdpo(beta: float = 0.1, use_ref: bool = True) -> Parts:
 
     A judge never turns a verdict round. The loss is divided by the number of pairs and not by their weights.
     """
-    settings = {"beta": beta, "use_ref": use_ref, "score": "steps"}
-    return Parts(preference_credit(**settings), preference(**settings))
+    implied = preference_credit(beta=beta, use_ref=use_ref, score="steps")
+    return Parts(implied, preference(beta=beta, use_ref=use_ref, score="steps"))
 
 
 @register("tips_prm", claims=NORMALIZED)

@@ -1,6 +1,6 @@
 """Probes that run a model and add named signals to a trajectory. `PRODUCERS` is the table of them."""
 
-from creditjax.signals.implicit import implicit_prm_loss, implicit_prm_probe
+from creditjax.signals.implicit import implicit_pair_loss, implicit_prm_loss, implicit_prm_probe, implicit_reward
 from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.producers import PRODUCERS, Models, Producer, produce
 from creditjax.signals.prompted import PROMPTED, prompted_logprob
@@ -11,8 +11,10 @@ __all__ = [
     "PROMPTED",
     "Models",
     "Producer",
+    "implicit_pair_loss",
     "implicit_prm_loss",
     "implicit_prm_probe",
+    "implicit_reward",
     "policy_probe",
     "produce",
     "prompted_logprob",

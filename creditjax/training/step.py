@@ -22,7 +22,7 @@ from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.objectives import Objective, counts, phases, supervised, total
-from creditjax.signals.implicit import implicit_prm_loss
+from creditjax.signals.implicit import OutcomeLoss, implicit_prm_loss
 from creditjax.signals.policy import token_kl
 from creditjax.signals.producers import PRODUCERS, Models, produce
 from creditjax.training import mesh as mesh_lib
@@ -125,6 +125,7 @@ class RewardLearner(NamedTuple):
 
     optimizer: optax.GradientTransformation
     beta: float = 0.05
+    loss: OutcomeLoss = "ce"
 
 
 class Learner(NamedTuple):
@@ -230,11 +231,12 @@ class Learner(NamedTuple):
             self.plan.minibatches * self.plan.micro_batches,
             len(batch.tokens),
         )
-        count = numerics.masked_count(vote_mask(batch))
+        reference = batch.signals["logprob_ref"]
+        _, count = implicit_prm_loss(reference, reference, batch, kind=self.reward.loss)
 
         def loss(params, piece: Trajectory):
-            logprob = self.policy.evaluate(params, piece).logprob
-            total, _ = implicit_prm_loss(logprob, piece.signals["logprob_ref"], piece, self.reward.beta)
+            logprob, reference = self.policy.evaluate(params, piece).logprob, piece.signals["logprob_ref"]
+            total, _ = implicit_prm_loss(logprob, reference, piece, self.reward.beta, self.reward.loss)
             return numerics.safe_divide(total, count)
 
         def accumulate(gradient, piece):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import math
 
 import numpy as np
+
 from oracles.credit import (
     Batch,
     acted,
@@ -127,14 +128,14 @@ def rredcot(d: Batch, lam: float = 1.0, mode: str = "blend", eps: float = 1e-6) 
     return out
 
 
-def macro_mean(d: Batch, p: int, g: int, positions: list[int], x: Callable[[int], float], weights: str) -> float:
+def macro_mean(x: list[float], weights: str) -> float:
     """Value of a macro action from those of its tokens."""
     w = {
-        "equal": [1.0] * len(positions),
-        "unit": [0.0] * (len(positions) - 1) + [1.0],
-        "decay": [1.0 / (j + 1) for j in range(len(positions))],
+        "equal": [1.0] * len(x),
+        "unit": [0.0] * (len(x) - 1) + [1.0],
+        "decay": [1.0 / (j + 1) for j in range(len(x))],
     }[weights]
-    return sum(a * x(t) for a, t in zip(w, positions, strict=True)) / sum(w)
+    return sum(a * b for a, b in zip(w, x, strict=True)) / sum(w)
 
 
 def segment_gae(reward: dict[int, float], value: dict[int, float], gamma: float, lam: float) -> dict[int, float]:
@@ -155,11 +156,10 @@ def ma_rlhf(
     out = zeros(d)
     for p, g in acting_rows(d):
         stream, macros = reward_stream(d, p, g), segments(d, p, g)
-        value = {k: macro_mean(d, p, g, ts, lambda t: float(d["value"][p, g, t]), weights) for k, ts in macros.items()}
-        if reward_reduce == "sum":
-            reward = {k: sum(stream[t] for t in ts) for k, ts in macros.items()}
-        else:
-            reward = {k: macro_mean(d, p, g, ts, lambda t: stream[t], weights) for k, ts in macros.items()}
+        value = {k: macro_mean([float(d["value"][p, g, t]) for t in ts], weights) for k, ts in macros.items()}
+        reward = {k: sum(stream[t] for t in ts) for k, ts in macros.items()}
+        if reward_reduce == "weighted":
+            reward = {k: macro_mean([stream[t] for t in ts], weights) for k, ts in macros.items()}
         add_steps(d, out, p, g, segment_gae(reward, value, gamma, lam))
     return out
 
@@ -284,9 +284,7 @@ def edit(
     return out
 
 
-def spae(
-    d: Batch, alpha: float = 0.5, xi: float = 0.5, threshold: float = 0.9, whitened: bool = True
-) -> np.ndarray:
+def spae(d: Batch, alpha: float = 0.5, xi: float = 0.5, threshold: float = 0.9, whitened: bool = True) -> np.ndarray:
     """Centred outcome, fading once the answer is settled, plus the ranked rise of the step potential."""
     base, out = group_credit(d, centred), zeros(d)
     phi, rise = {}, {}

@@ -8,9 +8,9 @@ class SignalSpec(NamedTuple):
 
     Attributes:
       axes: names of the axes, batch axes included: P prompts, G rollouts, T positions, K segments (K+1 boundaries),
-        N agents, 2^N coalitions, C accepted answers, M reward components, Q calls, E reference calls, R skill reads,
-        F observation features, L loops, J critiques, B thinking budgets, S summaries of one
-        cut, Y possible marks, D draws of a generative critic.
+        N agents, 2^N coalitions, C accepted answers or criteria, M reward components, Q calls, E reference calls,
+        R skill reads, F observation features, H features of a token, L loops, J critiques, B thinking budgets,
+        S summaries of one cut, X explainers, Y possible marks, D draws of a generative critic.
       dtype: ``float32``, ``int32`` or ``bool``.
       meaning: one line, with the range of validity.
       producer: what in this library makes the signal.
@@ -191,9 +191,9 @@ SIGNALS: dict[str, SignalSpec] = {
         (),
     ),
     "attributions": SignalSpec(
-        ("P", "G", "T", "S"),
+        ("P", "G", "T", "X"),
         "float32",
-        "share of the score that explainer s gives the token; sums to 1 over acted tokens",
+        "share of the score that explainer x gives the token; sums to 1 over acted tokens",
         "creditjax.signals.attribution",
         (),
     ),
@@ -318,7 +318,7 @@ SIGNALS: dict[str, SignalSpec] = {
         _PGK,
         "bool",
         "the answer that the rollout commits to at the end of segment k is right",
-        "creditjax.signals.answer",
+        _STEPWISE,
     ),
     "correctness": SignalSpec(
         _PGK,
@@ -340,7 +340,7 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P", "G", "K+1", "Y"),
         "float32",
         "probability of each possible mark at each boundary; adds up to 1",
-        "creditjax.signals.answer",
+        _STEPWISE,
         (),
         True,
     ),

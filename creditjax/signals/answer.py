@@ -29,8 +29,8 @@ def boundary_ends(batch: Trajectory) -> Array:
     return jnp.concatenate([first[..., None], jnp.maximum(jnp.moveaxis(ends, 0, -1), first[..., None])], axis=-1)
 
 
-def answer_logprob(policy: Policy, params: Params, batch: Trajectory) -> Array:
-    """Mean log-probability of each accepted answer's tokens at each boundary, f32 ``[P, G, K + 1, C]``.
+def answer_probe(policy: Policy, params: Params, batch: Trajectory) -> tuple[Array, Array]:
+    """Mean log-probability, and mean entropy, of each accepted answer's tokens at each boundary.
 
     The model reads ``(K + 1) C`` times as many rows as the batch has, `A` positions longer. Temperature 1.
 
@@ -38,6 +38,10 @@ def answer_logprob(policy: Policy, params: Params, batch: Trajectory) -> Array:
       policy: the model.
       params: its parameters.
       batch: rollouts ``[P, G, T]`` with `segment`, `token_mask`, `answer_tokens` and `answer_scored`.
+
+    Returns:
+      Two f32 ``[P, G, K + 1, C]``. The entropy is that of the distributions along the forced answer; for an answer of
+      one token it is that of a drawn one.
     """
     answer, scored = batch.signals["answer_tokens"], batch.signals["answer_scored"]
     ends = boundary_ends(batch)
@@ -58,10 +62,24 @@ def answer_logprob(policy: Policy, params: Params, batch: Trajectory) -> Array:
         outcome=jnp.zeros(acted.size // acted.shape[-1]),
         signals={"token_mask": flat(rows(kept[..., None, :], answer >= 0))},
     )
-    logprob = policy.evaluate(params, probe).logprob.reshape(*shape, -1)
-    return masked_mean(logprob, acted, axis=-1)
+    out = policy.evaluate(params, probe)
+    return tuple(masked_mean(x.reshape(*shape, -1), acted, axis=-1) for x in (out.logprob, out.entropy))
 
 
-def answer_potential(logprob: Array) -> Array:
-    """``exp`` of the largest length-normalised log-probability over the accepted answers: ``[..., C]`` to ``[...]``."""
-    return jnp.exp(jnp.max(logprob, axis=-1))
+def answer_signals(policy: Policy, params: Params, batch: Trajectory) -> dict[str, Array]:
+    """What the probe says under the names of the signal table.
+
+    `answer_logprob` ``[P, G, K + 1, C]``; `potential` ``[P, G, K + 1]``, the probability of the likeliest accepted
+    answer, normalised by its length; `correctness` ``[P, G, K]``, the same after each segment; `confidence`
+    ``[P, G, K]``, ``exp(-entropy)`` there, of the same answer.
+    """
+    logprob, entropy = answer_probe(policy, params, batch)
+    best = jnp.argmax(logprob, axis=-1, keepdims=True)
+    potential = jnp.exp(jnp.max(logprob, axis=-1))
+    confidence = jnp.exp(-jnp.take_along_axis(entropy, best, axis=-1)[..., 0])
+    return {
+        "answer_logprob": logprob,
+        "potential": potential,
+        "correctness": potential[..., 1:],
+        "confidence": confidence[..., 1:],
+    }

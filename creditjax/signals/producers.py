@@ -4,8 +4,8 @@
     other prompts       logprob_negative, logprob_rubric, …                              one pass a kind
     reward model        logprob_prm                                                      one pass
     attention           attention_distance, future_influence, attention_flow             two passes
-    answer probe        answer_logprob, potential                                        (K + 1) C rows for each
-    hidden states       hidden, prefix_score, prompt_score                                        one pass
+    answer probe        answer_logprob, potential, correctness, confidence               (K + 1) C rows for each
+    hidden states       hidden, prefix_score, prompt_score                               one pass
     loops               loop_logprob, exit_pdf                                           one pass
     attribution         judge_grad_dot_emb, judge_verdict, attributions                  backward passes
     phrases             planning_mask                                                    none
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 from creditjax.models.base import Params, Policy, Sampling
-from creditjax.signals.answer import answer_logprob, answer_potential
+from creditjax.signals.answer import answer_signals
 from creditjax.signals.attention import ATTENDED, attention_signals
 from creditjax.signals.attribution import attributions, judge_gradients
 from creditjax.signals.hidden import hidden_states, prefix_scores
@@ -107,8 +107,7 @@ def _attention(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dic
 
 
 def _answer(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
-    logprob = answer_logprob(models.policy, models.params, batch)
-    found = {"answer_logprob": logprob, "potential": answer_potential(logprob)}
+    found = answer_signals(models.policy, models.params, batch)
     return {name: found[name] for name in names}
 
 
@@ -171,7 +170,7 @@ PRODUCERS: dict[str, Producer] = {
         for name, kind in PROMPTED.items()
     },
     **dict.fromkeys(ATTENDED, _ATTENTION),
-    **dict.fromkeys(("answer_logprob", "potential"), _ANSWER),
+    **dict.fromkeys(("answer_logprob", "potential", "correctness", "confidence"), _ANSWER),
     **dict.fromkeys(LOOPED, Producer(_loops, fault=_wants("policy", "fold_attention"))),
     "hidden": Producer(_of_model(hidden_states), fault=_wants("policy", "contexts")),
     **dict.fromkeys(("prefix_score", "prompt_score"), _PREFIXES),

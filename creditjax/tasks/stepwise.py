@@ -220,6 +220,35 @@ def _subproblem_reward(e: _Episode) -> Array:
     return verified.astype(jnp.float32).at[-1].set(e.found.correct)
 
 
+def _belief(e: _Episode) -> Array:
+    """Distribution of the prover's answer from each boundary on, f32 ``[K + 1, base]``.
+
+    With probability `prover_error` an addition of the prover writes one of the false digits, so that after r additions
+    its offset from where a true reckoner would arrive is 0 with probability ``1 / b + (1 - 1 / b) q^r`` and any other
+    with ``(1 - q^r) / b``, where ``q = 1 - prover_error b / (b - 1)``.
+    """
+    task, found, k = e.task, e.found, jnp.arange(e.task.turns.max_turns + 1)
+    sums = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(e.state.addends)])
+    arrives = (found.total + sums[-1] - sums[found.consumed]) % task.base
+    left = task.addends - found.consumed
+    q = 1 - task.prover_error * task.base / (task.base - 1)
+    kept = jnp.where(task.turns.max_turns - k > left, q ** left.astype(jnp.float32), 0.0)
+    # After the end the answer stands; without one, or without turns enough, any digit is as likely.
+    over = (k >= e.state.turn) & e.state.terminated
+    answered = jnp.any(e.state.kind == ANSWER)
+    kept = jnp.where(over, answered.astype(jnp.float32), kept)
+    at = jnp.where(over, found.total, arrives)[:, None] == jnp.arange(task.base)
+    return (1 - kept[:, None]) / task.base + kept[:, None] * at
+
+
+def _prover_value(e: _Episode) -> Array:
+    return jnp.take(_belief(e), jnp.sum(e.state.addends) % e.task.base, axis=1)
+
+
+def _confidence(e: _Episode) -> Array:
+    return jnp.exp(-jnp.sum(jax.scipy.special.entr(_belief(e)[1:]), axis=1))
+
+
 def _state_key(e: _Episode) -> Array:
     numbers = [*e.state.addends, e.found.consumed[:-1], e.found.total[:-1]]
     key = jnp.zeros_like(e.found.total[:-1])
@@ -239,6 +268,14 @@ _ORACLES: dict[str, Callable[[_Episode], Array]] = {
     "subproblem_reward": _subproblem_reward,
     "is_curriculum": lambda e: jnp.bool_(True),
     "answer_mask": lambda e: e.answers,
+    "thinking_mask": lambda e: e.acted & ~e.answers,
+    "format_ok": lambda e: jnp.all(e.state.kind != PAD) & jnp.any(e.state.kind == ANSWER),
+    "commitment_correct": lambda e: e.found.total[1:] == jnp.sum(e.state.addends) % e.task.base,
+    "belief": _belief,
+    "mark": lambda e: jnp.where(jnp.any(e.state.kind == ANSWER), e.found.total[-1], -1),
+    "prover_value": _prover_value,
+    "correctness": lambda e: _prover_value(e)[1:],
+    "confidence": _confidence,
     "accuracy": lambda e: e.found.correct.astype(jnp.float32),
     "answer_score": lambda e: e.found.correct.astype(jnp.float32),
     "reward_components": lambda e: e.found.correct.astype(jnp.float32)[None],
@@ -266,6 +303,7 @@ class StepwiseTask:
       noise: rate at which the judge's labels are flipped, in [0, 0.5].
       hackable: whether fillers earn process reward as additions do. There are then up to
         ``max_turns - 1`` steps to be paid for, however few are needed.
+      prover_error: probability that an addition of the prover, whose values and beliefs are exact, is false, in [0, 1].
       gold_noise: probability that a demonstrated step writes a false digit.
       gold_fillers: probability that a demonstration repeats the total where it has a turn to spare.
       instructed: share of demonstrations whose prompt carries an instruction: behind "check" and "good" they make no
@@ -283,6 +321,7 @@ class StepwiseTask:
     max_turns: int | None = None
     noise: float = 0.0
     hackable: bool = False
+    prover_error: float = 0.1
     gold_noise: float = 0.0
     gold_fillers: float = 0.0
     instructed: float = 0.0
@@ -298,7 +337,7 @@ class StepwiseTask:
         _check("addends", self.addends, int, 1)
         _check("base", self.base, int, 2)
         _check("max_turns", self.environment.max_turns, int, self.addends + 1)
-        for name in ("gold_noise", "gold_fillers", "instructed"):
+        for name in ("prover_error", "gold_noise", "gold_fillers", "instructed"):
             _check(name, getattr(self, name), float, 0.0, 1.0)
         _check("noise", self.noise, float, 0.0, 0.5)
         if not isinstance(self.hackable, bool):
@@ -456,6 +495,8 @@ def _answer_tokens(task: StepwiseTask, addends: Array) -> Array:
 # What the prompt alone decides: the right answer's two tokens, of which the second counts.
 _OF_PROMPTS: dict[str, Callable[[StepwiseTask, Array], Array]] = {
     "answer_tokens": _answer_tokens,
+    "gold_mark": lambda task, addends: jnp.sum(addends, axis=-1) % task.base,
+    "prompt_length": lambda task, addends: jnp.full(len(addends), 2 * task.addends + 1),
     "answer_scored": lambda task, addends: jnp.broadcast_to(jnp.array([False, True]), (len(addends), 1, _STEP)),
 }
 

@@ -24,6 +24,7 @@ OWN = (
     "attention_distance", "future_influence", "attention_flow", "answer_logprob", "hidden", "prefix_score",
     "prompt_score", "loop_logprob", "exit_pdf", "judge_grad_dot_emb", "judge_verdict", "attributions", "planning_mask",
 )  # fmt: skip
+BOTH = ("potential", "correctness", "confidence")  # by the task's oracle, or else by the policy
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,9 @@ def params():
 
 @pytest.fixture(scope="module")
 def batch():
-    rows = [TASK.gold("train", start, 3) for start in (0, 3)]
-    joined = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *rows)
-    prompt = jax.tree.map(lambda x: x[:, :1], joined)  # one prompt a group, or there is no group
-    tokens = np.asarray(joined.tokens).copy()
-    tokens[..., : TASK.prompt_length] = prompt.tokens[..., : TASK.prompt_length]
-    return joined.replace(tokens=tokens)
+    golds = [TASK.gold("train", start, 3).tokens[:, 0, TASK.prompt_length :] for start in (0, 3)]
+    steps = np.stack(golds, axis=1).reshape(3, 2, -1, 2)
+    return jax.device_get(jax.jit(TASK.play)(TASK.prompts("train", 0, 3), steps))
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -50,13 +48,13 @@ def probe(params, batch, names):
 
 @pytest.fixture(scope="module")
 def made(params, batch):
-    kept = {name: x for name, x in batch.signals.items() if name not in ("potential", "answer_logprob")}
-    return jax.device_get(probe(params, batch.replace(signals=kept), (*OWN, "potential")))
+    kept = {name: x for name, x in batch.signals.items() if name not in BOTH}
+    return jax.device_get(probe(params, batch.replace(signals=kept), (*OWN, *BOTH)))
 
 
 def test_every_signal_has_the_axes_of_its_row(made, batch):
-    sizes = {"P": 3, "G": 2, "T": batch.length, "K": 4, "K+1": 5, "C": None, "H": 8, "L": 2, "S": 3}
-    for name in (*OWN, "potential"):
+    sizes = {"P": 3, "G": 2, "T": batch.length, "K": 4, "K+1": 5, "C": None, "H": 8, "L": 2, "X": 3}
+    for name in (*OWN, *BOTH):
         spec, value = SIGNALS[name], np.asarray(made.signals[name])
         assert len(spec.axes) == value.ndim and str(value.dtype) == spec.dtype, name
         assert all(sizes[a] in (None, n) for a, n in zip(spec.axes, value.shape, strict=True)), name
@@ -109,7 +107,7 @@ def test_attention_statistics_against_loops():
     for seed in range(20):
         attention, mask, acted, prompt, answer = random_map(np.random.default_rng(seed))
         distance, influence, flow = statistics(attention, mask, acted, prompt, answer)
-        n, rank = len(mask), np.cumsum(mask)
+        rank = np.cumsum(mask)
         for t in np.flatnonzero(mask):
             seen = [s for s in range(t + 1) if mask[s]]
             wanted = sum(attention[t, s] * min(rank[t] - rank[s], 3) for s in seen)
@@ -180,6 +178,8 @@ def test_answers_at_every_boundary_are_separate_passes(params, batch, made):
             wanted = float(POLICY.evaluate(params, plain).logprob[-1])
             np.testing.assert_allclose(made.signals["answer_logprob"][p, g, k, 0], wanted, atol=1e-4)
     np.testing.assert_allclose(made.signals["potential"], np.exp(made.signals["answer_logprob"][..., 0]), rtol=1e-5)
+    np.testing.assert_allclose(made.signals["correctness"], made.signals["potential"][..., 1:], rtol=1e-6)
+    assert (made.signals["confidence"] > 1 / TASK.vocab_size - 1e-6).all() and (made.signals["confidence"] <= 1).all()
     # The task's own potential is not overwritten.
     kept = probe(params, batch, ("potential",))
     np.testing.assert_array_equal(kept.signals["potential"], batch.signals["potential"])
@@ -275,7 +275,7 @@ def test_planning_phrases():
 
 
 def test_mining_keeps_strategy_and_drops_content_and_syntax():
-    plan, check = "let us first try".split(), "now check the result".split()
+    plan, check = ["let", "us", "first", "try"], ["now", "check", "the", "result"]
     solutions = [
         [
             *plan,

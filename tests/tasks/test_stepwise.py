@@ -139,6 +139,51 @@ def test_fillers_pay_only_whoever_can_be_fooled(played):
     np.testing.assert_allclose(honest.signals["potential"][0, 0], [1, 1, 1, 1, 0.2, 0.2, 0], rtol=1e-6)
 
 
+def test_the_prover_is_exact(played):
+    """Its belief is the distribution of its answers, by simulation from every boundary."""
+    prompts, steps, batch = played
+    rng, runs = np.random.default_rng(3), 4000
+    for p, g in ((0, 0), (3, 1), (7, 5)):
+        addends = prompts.data[p]
+        labels, _, states, _ = read(TASK, addends.tolist(), steps[p, g].tolist())
+        for k, state in enumerate(states):
+            if state is None or TASK.turns.max_turns - k < TASK.addends - state[-2] + 1:
+                continue
+            total = np.full(runs, state[-1])
+            for addend in addends[state[-2] :]:
+                slip = np.where(rng.random(runs) < TASK.prover_error, rng.integers(1, 5, runs), 0)
+                total = (total + addend + slip) % 5
+            wanted = np.bincount(total, minlength=5) / runs
+            np.testing.assert_allclose(batch.signals["belief"][p, g, k], wanted, atol=0.03)
+    belief, gold = batch.signals["belief"], np.asarray(prompts.data).sum(-1) % 5
+    np.testing.assert_allclose(belief.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(batch.signals["prover_value"], np.moveaxis(belief, -1, 1)[np.arange(16), gold])
+    assert (batch.signals["gold_mark"] == gold).all()
+    right = batch.signals["mark"] == gold[:, None]
+    np.testing.assert_array_equal(right, batch.outcome == 1)
+    np.testing.assert_array_equal(batch.signals["commitment_correct"][..., -1] & (batch.signals["mark"] >= 0), right)
+    assert (batch.signals["confidence"] >= 0.2 - 1e-6).all() and (batch.signals["confidence"] <= 1).all()
+
+
+def test_labels_of_steps(played):
+    prompts, steps, batch = played
+    taken = batch.signals["state_key"] >= 0
+    for p, g in np.ndindex(16, 8):
+        labels, _, states, correct = read(TASK, prompts.data[p].tolist(), steps[p, g].tolist())
+        right = [float(label is not None and label[0]) for label in labels]
+        np.testing.assert_array_equal(batch.signals["step_label"][p, g], right)
+        np.testing.assert_array_equal(batch.signals["step_score"][p, g], right)  # a judge without errors is sure
+        np.testing.assert_array_equal(
+            batch.signals["judge_error"][p, g], np.repeat((taken[p, g] - right)[:, None], 3, 1)
+        )
+        assert batch.signals["subproblem_reward"][p, g, -1] == correct
+    assert set(np.unique(batch.signals["step_format"][taken])) == {-2.0, 1.0}
+    thought, answer = batch.signals["thinking_mask"], batch.signals["answer_mask"]
+    np.testing.assert_array_equal(thought | answer, batch.action_mask)
+    assert not (thought & answer).any() and answer.sum() == 2 * (batch.signals["mark"] >= 0).sum()
+    np.testing.assert_array_equal(batch.signals["answer_tokens"][:, 0, 1] - D, batch.signals["gold_mark"])
+
+
 def test_demonstrations():
     task = StepwiseTask(addends=3, base=5, max_turns=5, gold_noise=0.2, gold_fillers=0.3, eval_size=16)
     gold = task.gold("train", 0, 512)

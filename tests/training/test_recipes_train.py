@@ -1,0 +1,117 @@
+"""Every registered recipe does one update of the training loop on a small task that gives it its signals."""
+
+import functools
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+from training_cases import catch_config
+
+from creditjax import samplers
+from creditjax.recipes.registry import _REGISTRY
+from creditjax.signals import PRODUCERS, Models, produce
+from creditjax.signals.producers import fault
+from creditjax.training import config as config_lib
+from creditjax.training import loop
+from creditjax.training import mesh as mesh_lib
+
+TASKS = {
+    "stepwise": {"addends": 2, "base": 3, "eval_size": 4},
+    "lookup": {"num_entities": 4, "num_relations": 2, "hops": 1, "num_skills": 2, "eval_size": 4},
+}
+
+# Recipes that neither task can feed, and the signal that is missing: it comes from a model or a sampler of its own.
+NOT_FED = {
+    "avatar": "is_offpolicy",
+    "brpo": "budget",
+    "ctpd": "teacher_span_better",
+    "genac": "critic_value",
+    "tips_prm": "verdict",
+    "vpr": "candidate_reward",
+}
+
+
+@functools.cache
+def mesh():
+    return mesh_lib.make_mesh({"data": 1}, jax.devices()[:1])
+
+
+def programs_of(name: str, task: str) -> loop.Programs:
+    """The programs of a run, as `train` builds and checks them; nothing is compiled."""
+    config = catch_config(
+        task={"name": task, **TASKS[task]},
+        policy={"name": "transformer", "width": 8, "depth": 1, "heads": 2, "mlp_width": 16, "value_head": True},
+        recipe={"name": name}, steps=2, batch__prompts=2, batch__group_size=4,
+    )  # fmt: skip
+    config.mesh = dict(data=1, fsdp=1, tensor=1)
+    programs = loop.Programs(config, config_lib.check_config(config), mesh())
+    programs.check_signals()
+    return programs
+
+
+def fed_by(name: str) -> tuple[loop.Programs | None, str]:
+    """The first task that gives the recipe all that it needs, or what the last one said."""
+    said = ""
+    for task in TASKS:
+        try:
+            return programs_of(name, task), task
+        except config_lib.ConfigError as error:
+            said = str(error)
+    return None, said
+
+
+@functools.cache
+def rollouts(task: str):
+    """Rollouts with every signal that the task and the models can give, made once for all recipes."""
+    programs = programs_of("grpo", task)
+    whole = type(programs.task)(**{**programs.task.__dict__, "signals": None})
+    params = jax.jit(programs.policy.init)(jax.random.key(0))
+    other = jax.tree.map(lambda x: x + 0.05, params)
+    rollout = samplers.build(whole, programs.policy, programs.sampling, 4)
+
+    def roll(params, other, prompts, key):
+        batch = rollout(params, prompts, key)
+        models = Models(programs.policy, params, other, other, programs.sampling, whole)
+        makes = lambda name: fault(name, batch.signals, whole, programs.policy) is None  # noqa: E731
+        return produce(models, batch, [name for name in PRODUCERS if name not in batch.signals and makes(name)])
+
+    batch = jax.device_get(jax.jit(roll)(params, other, whole.prompts("train", 0, 2), jax.random.key(1)))
+    # A group of each kind: successes and failures, so that no credit is 0 for want of a difference.
+    outcome = np.float32([[1, 0, 1, 0], [0, 0, 1, 0]])
+    return batch.replace(outcome=outcome).with_signals(accuracy=outcome, greedy_outcome=np.zeros(2, np.float32))
+
+
+@functools.cache
+def first_state(task: str, kept: tuple[bool, bool]):
+    """A state with or without reference and reward model; its programs are those of whoever asks first."""
+    return _PROGRAMS[task, kept].init()
+
+
+_PROGRAMS: dict = {}
+
+
+@pytest.mark.parametrize("name", sorted(set(_REGISTRY) - set(NOT_FED)))
+def test_a_recipe_does_one_update(name):
+    programs, task = fed_by(name)
+    assert programs is not None, task
+    kept = (programs._kept[0], programs._kept[1] is not None)
+    _PROGRAMS.setdefault((task, kept), programs)
+    state = jax.tree.map(jnp.copy, first_state(task, kept))
+    before = jax.tree.map(np.asarray, state.params)
+    state, metrics = programs.step(state, rollouts(task), 2)
+    assert float(metrics["skipped_updates"][0]) == 0
+    assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves((state.params, metrics)))
+    assert int(state.step) == 1
+    moved = jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - y).max()), state.params, before)
+    assert max(jax.tree.leaves(moved)) > 0
+
+
+@pytest.mark.parametrize("name", sorted(NOT_FED))
+def test_a_recipe_that_no_small_task_feeds_says_what_it_lacks(name):
+    programs, said = fed_by(name)
+    assert programs is None and NOT_FED[name] in said
+
+
+def test_the_list_names_registered_recipes():
+    assert set(NOT_FED) <= set(_REGISTRY)

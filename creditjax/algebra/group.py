@@ -210,7 +210,7 @@ def first_value(credit: Credit) -> Array:
 @transform(
     takes=Level.TRAJECTORY,
     gives=Level.TRAJECTORY,
-    needs=lambda by: (by,),
+    needs=lambda by: () if by == "outcome" else (by,),  # every batch has outcomes
     check=lambda by: check_signal("drop_constant_groups", by, ("P", "G"), fields=("outcome",)),
 )
 def drop_constant_groups(credit: Credit, batch: Trajectory, *, by: str = "accuracy") -> Credit:

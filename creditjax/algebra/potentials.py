@@ -195,7 +195,7 @@ def budget_relative(
     advantage = budgets.anytime_advantage(
         answered, budgets.budget_prior(budget, prior), votes, lam=lam, reduction=reduction
     )
-    number = jnp.cumsum(thinking, axis=-1) - 1
+    number = jax.vmap(segments.before)(thinking)
     index = jnp.searchsorted(budget, number, side="right")
     value = jnp.take_along_axis(advantage, jnp.minimum(index, count - 1), axis=-1)
     return credit(value, thinking & (index < count), Level.TOKEN)
@@ -220,6 +220,15 @@ def repeat_weight(credit: Credit, batch: Trajectory, *, good: float = 0.0, bad: 
     before = jax.vmap(returns.previous_acted)(credit.value, credit.valid)
     moved = (jnp.cumsum(credit.valid, axis=-1) == 1) | (credit.value != before)
     return credit.with_value(jnp.where(moved, 1.0, jnp.where(credit.value > 0, good, bad)))
+
+
+@transform(takes=Level.SEGMENT, gives=Level.SEGMENT, needs=("grounding", "segment"))
+def flag_steps(credit: Credit, batch: Trajectory, *, threshold: float = 0.0) -> Credit:
+    """Condition: 1 where the credit (a harm) is above 0 or the segment's `grounding` in its evidence is below
+    `threshold` nats a token, else 0: the steps that EDIT (arXiv:2606.06350) has rewritten.
+    """
+    ungrounded = numerics.select(batch.signals["grounding"], credit.valid) < threshold
+    return credit.with_value((credit.value > 0) | ungrounded)
 
 
 @transform(takes=Level.SEGMENT, gives=Level.TRAJECTORY)
@@ -263,11 +272,11 @@ def saturation_weight(credit: Credit, batch: Trajectory, *, threshold: float = 0
 
     def one(settled: Array, earlier: Array, ids: Array, mask: Array) -> Array:
         ends = segments.segment_last(ids, mask, batch.num_segments) & segments.broadcast(settled, ids)
-        return jnp.where(ids < 0, jnp.cumsum(ends), segments.broadcast(earlier, ids))
+        return jnp.where(ids < 0, segments.before(ends), segments.broadcast(earlier, ids).astype(jnp.float32))
 
     count = jax.vmap(one)(settled, earlier, batch.segment, batch.action_mask)
     valid = acted(batch)
-    weight = 1 + strength * jnp.expm1(-count.astype(jnp.float32))
+    weight = 1 + strength * jnp.expm1(-count)
     return Credit(numerics.select(weight, valid), valid, credit.extras, Level.TOKEN)
 
 
@@ -391,6 +400,7 @@ __all__ = [
     "consecutive_difference",
     "exponential_rank",
     "extend_last",
+    "flag_steps",
     "mark_reward",
     "max_segments",
     "prefix_difference",

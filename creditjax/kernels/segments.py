@@ -10,6 +10,7 @@ import jax
 from jax import numpy as jnp
 
 from creditjax import numerics
+from creditjax.kernels.recurrence import carry_in
 
 Array = jax.Array
 
@@ -51,10 +52,16 @@ def segment_decayed_mean(x: Array, ids: Array, mask: Array, num_segments: int) -
     x = x.astype(jnp.float32)
 
     def mean(owned: Array) -> Array:
-        weight = jnp.where(owned, 1.0 / jnp.maximum(jnp.cumsum(owned), 1), 0.0)
+        rank = 1.0 + before(owned.astype(jnp.float32))
+        weight = jnp.where(owned, 1.0 / rank, 0.0)
         return numerics.safe_divide(jnp.sum(jnp.where(owned, weight * x, 0.0)), jnp.sum(weight))
 
     return _by_segment(mean, ids, mask, num_segments)
+
+
+def before(x: Array) -> Array:
+    """Sum of the elements before each one, f32 ``[T]``, in linear time."""
+    return carry_in(jnp.ones(x.shape, jnp.float32), x.astype(jnp.float32), reverse=False)
 
 
 def last_position(ids: Array, mask: Array, num_segments: int) -> Array:

@@ -33,7 +33,7 @@ def _prepare(new: PolicyOutput, credit, batch: Trajectory, *, correction, gamma,
     reward = batch.reward
     if reward is None:
         pay = returns.place_outcome
-        for _ in batch.batch_shape:
+        for _axis in batch.batch_shape:
             pay = jax.vmap(pay)
         reward = pay(batch.outcome, mask)
 
@@ -51,7 +51,7 @@ def _prepare(new: PolicyOutput, credit, batch: Trajectory, *, correction, gamma,
         return target, numerics.select(jnp.clip(weight, 1 / weight_bar, weight_bar), mask)
 
     one = {"vtrace": traced, "monte_carlo": returned}[correction]
-    for _ in batch.batch_shape:
+    for _axis in batch.batch_shape:
         one = jax.vmap(one)
     value = require(batch, "value", "aligned_value") if correction == "vtrace" else None
     next_value = batch.signals.get("next_value")
@@ -122,4 +122,5 @@ def in_turn(*parts: Objective) -> Objective:
 
 def phases(objective: Objective) -> tuple[Objective, ...]:
     """The objectives that a training step works through one after the other: one, unless they stand `in_turn`."""
-    return objective.hyperparameters["parts"] if objective.function is _in_turn.__wrapped__ else (objective,)
+    in_order = objective.function is _in_turn.__wrapped__  # type: ignore[attr-defined]  # what the factory wraps
+    return objective.hyperparameters["parts"] if in_order else (objective,)

@@ -4,6 +4,7 @@ Where a paper's group statistics are those of the population, `ddof` is 0.
 """
 
 import math
+from typing import Literal
 
 from creditjax.algebra import (
     absolute,
@@ -99,7 +100,7 @@ def token_credit(value_coefficient: float = 0.5) -> Parts:
 
 @register("pact_critic", claims=("scale_equivariant",))
 def pact_critic(
-    correction: str = "vtrace",
+    correction: Literal["vtrace", "monte_carlo"] = "vtrace",
     gamma: float = 1.0,
     lam: float = 1.0,
     lam_critic: float = 1.0,
@@ -284,8 +285,8 @@ def edit(
     A fall of more than `delta` costs ``h_k = max(0, -(phi_{k+1} - phi_k) - delta)``; rises are free. With R the mark's
     closeness to the true one, `variant` "trajectory" is GRPO on ``R - lam * (sum or max of h)``, "step" is GRPO on R
     less ``lam h_k`` on the tokens of each step. "sft" is the stage before: rollouts whose flagged steps
-    (`creditjax.signals.edits`) were rewritten are cloned where they were, `context_weight` elsewhere, if their mark is
-    right. `belief` is "exact" (phi is the probability of the true mark) or "ordinal" (closeness of what is expected).
+    (`algebra.flag_steps`) were rewritten are cloned there, with `context_weight` elsewhere, if their mark is right.
+    `belief` is "exact" (phi is the probability of the true mark) or "ordinal" (closeness of what is expected).
     """
     ordinal = _choose("belief", belief, {"exact": lambda: False, "ordinal": lambda: True})
     harm = chain(belief_gain(ordinal=ordinal), scale(-1.0), shift(-delta), clip(0.0, math.inf))

@@ -319,6 +319,16 @@ def test_edits_first_stage_clones_rewritten_steps_of_rollouts_that_end_up_right(
     assert recipe.objective(_output(d, -2.0), made, to_trajectory(untouched))["policy"].sum == 0
 
 
+def test_steps_are_flagged_for_harm_or_for_not_being_grounded():
+    d = dense(15)
+    harm = algebra.chain(algebra.belief_gain(), algebra.scale(-1.0), algebra.shift(-0.1), algebra.clip(0.0, 1.0))
+    d["grounding"] = np.random.default_rng(0).normal(size=d["grounding"].shape).astype(np.float32)
+    found = per_step(d, run(algebra.chain(harm, algebra.flag_steps(0.2)), d))
+    wanted = (per_step(d, run(harm, d)) > 0) | (d["grounding"] < 0.2)
+    close(found, wanted)
+    assert 0 < wanted.mean() < 1
+
+
 def test_step_potential_at_its_corners():
     d = dense(12)
     corners = {(1, 1): 1.0, (0, 1): -1.0, (0, 0): 0.0, (1, 0): 0.5}

@@ -142,9 +142,13 @@ def span_preference_credit(
     return credit(value, owned & vote_mask(batch)[:, None], Level.SEGMENT)
 
 
-@transform(takes=None, gives=Level.TOKEN, needs=("logprob", "logprob_ref"), uses=("step_mask", "edit_mask"))
+def _edit_need(edits: bool, **_) -> tuple[str, ...]:
+    return ("logprob", "logprob_ref", *(("step_mask", "edit_mask") if edits else ()))
+
+
+@transform(takes=None, gives=Level.TOKEN, needs=_edit_need)
 def edit_preference_credit(
-    batch: Trajectory, *, beta: float = 0.1, rest_weight: float = 1.0, nll: float = 0.05
+    batch: Trajectory, *, beta: float = 0.1, rest_weight: float = 1.0, nll: float = 0.05, edits: bool = True
 ) -> Credit:
     """Minus the derivative of `objectives.edit_preference` (RISE, arXiv:2410.06638), pairs of the group added.
 
@@ -152,9 +156,8 @@ def edit_preference_credit(
     by `rest_weight`. Elsewhere it is that of the preference, plus ``nll / n`` for each pair that the rollout wins.
     """
     mask, vote = batch.action_mask, vote_weight(batch)
-    weight, edited = pairs.edit_weights(
-        mask, batch.signals.get("step_mask"), batch.signals.get("edit_mask"), rest_weight
-    )
+    step, edit = (batch.signals[name] if edits else None for name in ("step_mask", "edit_mask"))
+    weight, edited = pairs.edit_weights(mask, step, edit, rest_weight)
     gain = numerics.select(batch.logprob, mask) - numerics.select(batch.signals["logprob_ref"], mask)
     score = beta * jnp.sum(weight * gain, axis=-1)
     found = pairs.ranked_pairs(batch.outcome, vote)

@@ -178,7 +178,11 @@ def span_preference(
     return _terms(over_groups(group, batch)(select(new.logprob, mask), *given, batch.outcome, vote))
 
 
-@objective(needs=("logprob_ref",))
+def _edit_needs(edits: bool, **_) -> tuple[str, ...]:
+    return ("logprob_ref", *(("step_mask", "edit_mask") if edits else ()))
+
+
+@objective(needs=_edit_needs)
 def edit_preference(
     new: PolicyOutput,
     credit: CreditLike,
@@ -187,6 +191,7 @@ def edit_preference(
     beta: float = 0.1,
     rest_weight: float = 1.0,
     nll: float = 0.05,
+    edits: bool = True,
 ) -> Terms:
     """Pairs of whole solutions, pairs of a step and its edited version, and imitation: RISE, arXiv:2410.06638.
 
@@ -199,6 +204,7 @@ def edit_preference(
       beta: scale of the implicit reward.
       rest_weight: of the tokens of an edited step that did not change: 1 is step-wise DPO, 0 looks at the edit alone.
       nll: weight of the imitation, ``−(1/n) Σ_t log π`` of the preferred rollout of each ordinary pair.
+      edits: whether there may be groups of edited steps; without, both signals are not read.
     """
     mask = loss_mask(credit, batch)
     gain = _gain(new, batch, mask, "edit_preference")
@@ -211,7 +217,8 @@ def edit_preference(
         imitated = jnp.sum(jnp.sum(found.weight, axis=1) * negative)
         return _margins(z, z, found), imitated, edited
 
-    signals = (batch.signals.get("step_mask"), batch.signals.get("edit_mask"))
+    names = ("step_mask", "edit_mask")
+    signals = [require(batch, name, "edit_preference") if edits else None for name in names]
     given = (gain, negative, mask, *signals, batch.outcome, loss_votes(credit, batch))
     found, imitated, edited = over_groups(group, batch)(*given)
 

@@ -44,6 +44,8 @@ from creditjax.recipes.baselines import NORMALIZED, grpo_credit
 from creditjax.recipes.registry import Parts, Sampler, is_on, register
 
 PAIRWISE = "pairwise in G"
+# The laws of an outcome of which nothing but the order is read.
+RANKED = ("shift_invariant", "scale_invariant")
 
 
 @register("espo_entropy", claims=NORMALIZED)
@@ -64,7 +66,7 @@ def espo_entropy(
     return Parts(grpo_credit(eps=eps), loss)
 
 
-@register("lampo", cost=PAIRWISE, claims=("shift_invariant",))
+@register("lampo", cost=PAIRWISE, claims=("shift_invariant", "scale_equivariant"))
 def lampo(
     tau: float = 1.0,
     eta: float = 0.1,
@@ -124,7 +126,7 @@ def rltt(weighting: Weighting = "uniform", power: float = 1.0, eps: float = 1e-6
     return Parts(grpo_credit(eps=eps), looped_policy_gradient(weighting=weighting, power=power))
 
 
-@register("t_reg", cost=PAIRWISE)
+@register("t_reg", cost=PAIRWISE, claims=RANKED)
 def t_reg(beta: float = 0.1, alpha: float = 0.25, pair_weight: bool = True) -> Parts:
     """DPO plus a token reward that the reference gives itself, ``q_t = sigmoid(log pi_better - log pi_worse) - 1/2``
     (arXiv:2412.02685).
@@ -136,7 +138,7 @@ def t_reg(beta: float = 0.1, alpha: float = 0.25, pair_weight: bool = True) -> P
     return Parts(implied, token_regularized_preference(beta=beta, alpha=alpha, pair_weight=pair_weight))
 
 
-@register("ctpd", cost=PAIRWISE)
+@register("ctpd", cost=PAIRWISE, claims=RANKED)
 def ctpd(beta: float = 0.1, low: float = -0.5, high: float = 1.5, scale: float = 1.0) -> Parts:
     """Preferences distilled from a teacher with another tokenizer, span by span (arXiv:2601.11865).
 
@@ -147,17 +149,17 @@ def ctpd(beta: float = 0.1, low: float = -0.5, high: float = 1.5, scale: float =
     return Parts(span_preference_credit(**settings), span_preference(**settings), Sampler(group_size=2))
 
 
-@register("rise_dpo", cost=PAIRWISE)
-def rise_dpo(beta: float = 0.1, rest_weight: float = 1.0, nll: float = 0.05) -> Parts:
+@register("rise_dpo", cost=PAIRWISE, claims=RANKED)
+def rise_dpo(beta: float = 0.1, rest_weight: float = 1.0, nll: float = 0.05, edits: bool = True) -> Parts:
     """DPO on whole solutions and on steps into which one error was edited, plus imitation (arXiv:2410.06638).
 
-    Without the signals `step_mask` and `edit_mask` there are no edited steps, and with `nll` 0 it is DPO.
+    Without `edits` it trains on whole solutions alone, on any task; with `nll` 0 that is DPO.
     """
-    settings = {"beta": beta, "rest_weight": rest_weight, "nll": nll}
-    return Parts(edit_preference_credit(**settings), edit_preference(**settings))
+    implied = edit_preference_credit(beta=beta, rest_weight=rest_weight, nll=nll, edits=edits)
+    return Parts(implied, edit_preference(beta=beta, rest_weight=rest_weight, nll=nll, edits=edits))
 
 
-@register("steporlm_wdpo", cost=PAIRWISE)
+@register("steporlm_wdpo", cost=PAIRWISE, claims=RANKED)
 def steporlm_wdpo(beta: float = 0.1, use_ref: bool = True) -> Parts:
     """DPO whose pairs are the solver's verdicts and, between equal ones, the judge's shares of right steps, weighed by
     their difference (arXiv:2509.22558).
@@ -168,7 +170,7 @@ def steporlm_wdpo(beta: float = 0.1, use_ref: bool = True) -> Parts:
     return Parts(implied, preference(beta=beta, use_ref=use_ref, score="steps"))
 
 
-@register("tips_prm", claims=NORMALIZED)
+@register("tips_prm")
 def tips_prm(eps: float = 1e-6, eps_clip: float = 0.2) -> Parts:
     """GRPO with a judge as the policy: 1 if the outcome label that it wrote is the true one (RUCBM/TIPS).
 

@@ -330,7 +330,7 @@ def test_preference_losses_reduce_to_dpo():
     np.testing.assert_allclose(wanted[0], np.mean(np.log1p(np.exp(-0.5 * (lead[:, 0] - lead[:, 1])))), rtol=1e-5)
     same = {
         "T-REG with alpha 0": obj.token_regularized_preference(beta=0.5, alpha=0.0),
-        "RISE without edited steps and imitation": obj.edit_preference(beta=0.5, nll=0.0),
+        "RISE without edited steps and imitation": obj.edit_preference(beta=0.5, nll=0.0, edits=False),
         "W-DPO between different outcomes": obj.preference(beta=0.5, score="steps"),
     }
     judged = batch.with_signals(step_label=jnp.ones((5, 2, 3)))
@@ -348,7 +348,7 @@ def test_preference_losses_reduce_to_dpo():
 def test_at_the_reference_every_pair_costs_log_2():
     _, credit, batch = group_of_two(1)
     at = PolicyOutput(batch.signals["logprob_ref"], batch.signals["logprob_ref"])
-    for objective in (obj.preference(), obj.edit_preference(nll=0.0), obj.token_regularized_preference()):
+    for objective in (obj.preference(), obj.edit_preference(nll=0.0, edits=False), obj.token_regularized_preference()):
         np.testing.assert_allclose(loss_and_gradient(objective, at, credit, batch)[0], np.log(2), rtol=1e-6)
 
 

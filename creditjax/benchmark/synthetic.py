@@ -5,7 +5,7 @@ import numpy as np
 from creditjax.trajectory import FIELDS, SIGNALS, Trajectory, signal_spec
 
 # Sizes of the axes that the batch's shape does not fix.
-SIZES = {"K": 8, "K+1": 9, "N": 4, "2^N": 16, "C": 2, "M": 2, "Q": 8, "E": 8, "R": 4, "F": 4}
+SIZES = {"K": 8, "K+1": 9, "N": 4, "2^N": 16, "C": 2, "M": 2, "Q": 8, "E": 8, "R": 4, "F": 4, "H": 8, "X": 3}
 
 # Integer signals that index something: the axis that they point into. Others are small keys.
 _INDEXES = {"agent": "N", "call_turn": "K", "read_call": "R"}

@@ -1,6 +1,17 @@
 """Published methods under their names; importing this package registers them."""
 
-from creditjax.recipes import baselines, contrast, potential, process, steps, team, token, tree, turn  # noqa: F401
+from creditjax.recipes import (  # noqa: F401
+    baselines,
+    contrast,
+    evidence,
+    potential,
+    process,
+    steps,
+    team,
+    token,
+    tree,
+    turn,
+)
 from creditjax.recipes.registry import (
     Card,
     Parts,

@@ -96,7 +96,7 @@ def lime(score: Callable[[Array], Array], segments: int, samples: int, width: fl
 
 
 def attributions(policy: Any, params: Params, batch: Trajectory, samples: int = 16) -> Array:
-    """Shares of the value head's final score by the explainers of `EXPLAINERS`, f32 ``[..., T, S]``.
+    """Shares of the value head's final score by the explainers of `EXPLAINERS`, f32 ``[..., T, X]``.
 
     * gradient: ``<d score / d e_t, e_t>``;
     * attention: what the last token reads from each, mean over heads and layers;

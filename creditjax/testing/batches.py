@@ -15,12 +15,14 @@ _GARBAGE = (np.nan, np.inf, -np.inf, 1e30, -7.0)
 # Signals with values in [0, 1].
 _UNIT = (
     "answer_score",
+    "attention_flow",
     "belief",
     "call_similarity",
     "confidence",
     "correctness",
     "critic_value",
     "greedy_outcome",
+    "judge_verdict",
     "potential",
     "prover_value",
     "summary_reward",
@@ -110,7 +112,7 @@ class _Draw:
         p, g, t = shape
         self.sizes = {"P": p, "G": g, "T": t, "K": segments, "K+1": segments + 1, "N": agents, "2^N": 2**agents}
         self.sizes |= {"C": 2, "M": 2, "Q": 4, "E": 3, "R": 3, "F": 2, "J": 3}
-        self.sizes |= {"B": 3, "S": 2, "Y": 3, "D": 2}
+        self.sizes |= {"B": 3, "S": 2, "Y": 3, "D": 2, "H": 3, "X": 3}
         self.made: dict[str, np.ndarray] = {}
 
     def rows(self, degenerate: bool) -> None:

@@ -90,6 +90,7 @@ class StepwiseEnvironment:
     addends: int
     base: int
     max_turns: int
+    format_reward: float
 
     def reset(self, data: Array) -> StepwiseState:
         """A fresh episode over the addends i32 ``[n]`` of one prompt."""
@@ -111,9 +112,14 @@ class StepwiseEnvironment:
             kind=state.kind.at[at].set(jnp.where(formed, head, PAD), mode="drop"),
             digit=state.digit.at[at].set(jnp.where(formed, digit, -1), mode="drop"),
         )
-        reward = jnp.where(active & state.terminated, self.analyse(state).correct, 0.0)
+        reward = jnp.where(active & state.terminated, jnp.sum(self.components(state)), 0.0)
         silence = jnp.zeros((0,), jnp.int32)
         return state, TurnResult(silence, silence > 0, reward.astype(jnp.float32), state.terminated)
+
+    def components(self, state: StepwiseState) -> Array:
+        """The rewards that add up to the outcome, f32 ``[2]``: right answer, form."""
+        formed = jnp.all(state.kind != PAD) & jnp.any(state.kind == ANSWER)
+        return jnp.stack([self.analyse(state).correct, self.format_reward * formed]).astype(jnp.float32)
 
     def analyse(self, state: StepwiseState) -> Analysis:
         """Runs through the record once."""
@@ -278,7 +284,7 @@ _ORACLES: dict[str, Callable[[_Episode], Array]] = {
     "confidence": _confidence,
     "accuracy": lambda e: e.found.correct.astype(jnp.float32),
     "answer_score": lambda e: e.found.correct.astype(jnp.float32),
-    "reward_components": lambda e: e.found.correct.astype(jnp.float32)[None],
+    "reward_components": lambda e: e.task.environment.components(e.state),
 }
 
 
@@ -286,11 +292,12 @@ _ORACLES: dict[str, Callable[[_Episode], Array]] = {
 class StepwiseTask:
     """Running totals with an exact oracle of every step (`TextTask`). See the module for a transcript.
 
-    The outcome is 1 if the answer is the true total, else 0.
+    The outcome is 1 if the answer is the true total and 0 otherwise, plus `format_reward` if every step was well formed
+    and the last one answered.
 
     `potential` at a boundary is the exact value of one rule of going on: if every step so far is right and there are
     turns enough left for the remaining additions and the answer, go on correctly (1); otherwise answer with a digit
-    drawn uniformly (``1 / base``). After the last step it is the outcome.
+    drawn uniformly (``1 / base``). After the last step it is 1 or 0: form earns nothing in it.
 
     `noise` is the error rate of the judge behind `process_reward` and the labels of steps: each label is flipped or not
     by a hash of the prompt, the steps up to it and the seed, so the same content always gets the same label. What does
@@ -303,6 +310,7 @@ class StepwiseTask:
       noise: rate at which the judge's labels are flipped, in [0, 0.5].
       hackable: whether fillers earn process reward as additions do. There are then up to
         ``max_turns - 1`` steps to be paid for, however few are needed.
+      format_reward: received for a well-formed episode.
       prover_error: probability that an addition of the prover, whose values and beliefs are exact, is false, in [0, 1].
       gold_noise: probability that a demonstrated step writes a false digit.
       gold_fillers: probability that a demonstration repeats the total where it has a turn to spare.
@@ -321,6 +329,7 @@ class StepwiseTask:
     max_turns: int | None = None
     noise: float = 0.0
     hackable: bool = False
+    format_reward: float = 0.0
     prover_error: float = 0.1
     gold_noise: float = 0.0
     gold_fillers: float = 0.0
@@ -340,6 +349,7 @@ class StepwiseTask:
         for name in ("prover_error", "gold_noise", "gold_fillers", "instructed"):
             _check(name, getattr(self, name), float, 0.0, 1.0)
         _check("noise", self.noise, float, 0.0, 0.5)
+        _check("format_reward", self.format_reward, float, -np.inf)
         if not isinstance(self.hackable, bool):
             raise TypeError(f"hackable: {self.hackable!r}, wanted a bool")
         _check("eval_size", self.eval_size, int, 1)
@@ -362,7 +372,7 @@ class StepwiseTask:
     def environment(self) -> StepwiseEnvironment:
         """The rules of an episode."""
         turns = self.addends + 2 if self.max_turns is None else self.max_turns
-        return StepwiseEnvironment(self.addends, self.base, turns)
+        return StepwiseEnvironment(self.addends, self.base, turns, self.format_reward)
 
     @property
     def vocab_size(self) -> int:
@@ -425,7 +435,7 @@ class StepwiseTask:
         def episode(state, acted, segment):
             view = _Episode(self, state, self.environment.analyse(state), acted, segment)
             made = {name: _ORACLES[name](view) for name in self.signal_names if name in _ORACLES}
-            return view.found.correct.astype(jnp.float32), made
+            return jnp.sum(self.environment.components(state)), made
 
         for _ in batch.batch_shape:
             episode = jax.vmap(episode)

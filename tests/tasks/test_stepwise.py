@@ -228,6 +228,17 @@ def test_sampled_rollouts_are_what_is_played():
         assert name in SIGNALS
 
 
+def test_form_pays_beside_the_answer(played):
+    prompts, steps, batch = played
+    paying = play(StepwiseTask(**{**TASK.__dict__, "format_reward": 0.25}), prompts, steps)
+    formed = np.asarray(batch.signals["format_ok"])
+    np.testing.assert_allclose(paying.outcome, batch.outcome + 0.25 * formed)
+    np.testing.assert_allclose(paying.reward.sum(-1), paying.outcome)
+    np.testing.assert_allclose(paying.signals["reward_components"].sum(-1), paying.outcome)
+    np.testing.assert_array_equal(paying.signals["accuracy"], batch.outcome)
+    assert formed.any() and not formed.all()
+
+
 def test_options_are_checked():
     with pytest.raises(ValueError, match="max_turns: 3, wanted at least 4"):
         StepwiseTask(addends=3, max_turns=3)

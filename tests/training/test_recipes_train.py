@@ -1,5 +1,6 @@
 """Every registered recipe does one update of the training loop on a small task that gives it its signals."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 from training_cases import catch_config
 
-from creditjax import samplers
 from creditjax.recipes.registry import _REGISTRY
 from creditjax.signals import PRODUCERS, Models, produce
 from creditjax.signals.producers import fault
@@ -18,7 +18,7 @@ from creditjax.training import mesh as mesh_lib
 
 TASKS = {
     "stepwise": {"addends": 2, "base": 3, "eval_size": 4},
-    "lookup": {"num_entities": 4, "num_relations": 2, "hops": 1, "num_skills": 2, "eval_size": 4},
+    "lookup": {"num_entities": 4, "num_relations": 2, "hops": 1, "num_skills": 2, "gold_noise": 0.5, "eval_size": 4},
 }
 
 # Recipes that neither task can feed, and the signal that is missing: it comes from a model or a sampler of its own.
@@ -65,18 +65,23 @@ def fed_by(name: str) -> tuple[loop.Programs | None, str]:
 def rollouts(task: str):
     """Rollouts with every signal that the task and the models can give, made once for all recipes."""
     programs = programs_of("grpo", task)
-    whole = type(programs.task)(**{**programs.task.__dict__, "signals": None})
+    whole = dataclasses.replace(programs.task, signals=None)
     params = jax.jit(programs.policy.init)(jax.random.key(0))
-    other = jax.tree.map(lambda x: x + 0.05, params)
-    rollout = samplers.build(whole, programs.policy, programs.sampling, 4)
+    # Three different models: without a difference there is no credit.
+    reference, judge = (jax.tree.map(lambda x, rate=rate: x * rate, params) for rate in (0.5, 2.0))
+    gold = whole.gold("train", 0, 8)  # of other prompts, so mostly wrong here
+    steps = np.reshape(gold.tokens[..., whole.prompt_length :], (2, 4, whole.turns.max_turns, -1))
 
-    def roll(params, other, prompts, key):
-        batch = rollout(params, prompts, key)
-        models = Models(programs.policy, params, other, other, programs.sampling, whole)
+    def roll(params, reference, judge, prompts, key):
+        # An untrained policy does nothing that means anything: demonstrations, some of them wrong.
+        expert = (steps,) if task == "stepwise" else (whole.expert, jax.random.split(key, (2, 4)))
+        batch = whole.play(prompts, *expert)
+        batch = batch.replace(logprob=programs.policy.evaluate(params, batch).logprob)
+        models = Models(programs.policy, params, reference, judge, programs.sampling, whole)
         makes = lambda name: fault(name, batch.signals, whole, programs.policy) is None  # noqa: E731
         return produce(models, batch, [name for name in PRODUCERS if name not in batch.signals and makes(name)])
 
-    batch = jax.device_get(jax.jit(roll)(params, other, whole.prompts("train", 0, 2), jax.random.key(1)))
+    batch = jax.device_get(jax.jit(roll)(params, reference, judge, whole.prompts("train", 0, 2), jax.random.key(1)))
     # A group of each kind: successes and failures, so that no credit is 0 for want of a difference.
     outcome = np.float32([[1, 0, 1, 0], [0, 0, 1, 0]])
     return batch.replace(outcome=outcome).with_signals(accuracy=outcome, greedy_outcome=np.zeros(2, np.float32))

@@ -27,7 +27,8 @@ NOT_FED = {
     "brpo": "budget",
     "ctpd": "teacher_span_better",
     "genac": "critic_value",
-    "tips_prm": "verdict",
+    "rise_dpo": "edit_mask",
+    "tips_prm": "solution_label",
     "vpr": "candidate_reward",
 }
 

@@ -295,7 +295,7 @@ class Transformer(nn.Module):
     def _loops(self, x: Array, mask: Array, past, past_mask: Array | None):
         c = self.config
         rows, n = mask.shape
-        if past is None:
+        if past is None or past_mask is None:
             past, past_mask = empty_cache(c, rows), jnp.zeros((rows, 0), bool)
         rotation, visible = view(c, mask, past_mask)
         # The residual stream is flat: with three axes XLA transposes the operands of every kernel's gradient, and the

@@ -63,7 +63,8 @@ def answer_probe(policy: Policy, params: Params, batch: Trajectory) -> tuple[Arr
         signals={"token_mask": flat(rows(kept[..., None, :], answer >= 0))},
     )
     out = policy.evaluate(params, probe)
-    return tuple(masked_mean(x.reshape(*shape, -1), acted, axis=-1) for x in (out.logprob, out.entropy))
+    mean = lambda x: masked_mean(x.reshape(*shape, -1), acted, axis=-1)  # noqa: E731
+    return mean(out.logprob), mean(out.entropy)
 
 
 def answer_signals(policy: Policy, params: Params, batch: Trajectory) -> dict[str, Array]:

@@ -6,6 +6,8 @@
 import jax
 from jax import numpy as jnp
 
+from creditjax.kernels.returns import future_sum
+
 Array = jax.Array
 Scalar = jax.Array | float
 
@@ -41,7 +43,8 @@ def before_step(step: Array, ids: Array, mask: Array, margin: Scalar = 0.0) -> A
       mask: bool ``[T]``, where the policy acted.
       margin: scalar >= 0.
     """
-    index = jnp.cumsum(mask) - mask
+    # A running count as a recurrence: `jnp.cumsum` is quadratic work before it is compiled.
+    index = future_sum(mask[::-1].astype(jnp.float32), mask[::-1])[::-1] - 1
     inside = mask & (ids == step) & (step >= 0)
-    first = jnp.min(jnp.where(inside, index, index.shape[0]))
+    first = jnp.min(jnp.where(inside, index, jnp.inf))
     return mask & jnp.any(inside) & (index < first - margin)

@@ -29,6 +29,7 @@ from creditjax.signals.loops import LOOPED, loop_signals
 from creditjax.signals.planning import ngram_mask
 from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.prompted import PROMPTED, prompt_fault, prompted_logprob
+from creditjax.signals.steps import prompt_length
 from creditjax.trajectory import Trajectory
 
 Array = jax.Array
@@ -136,6 +137,10 @@ def _planning(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict
     return dict.fromkeys(names, mask)
 
 
+def _prompt_length(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    return dict.fromkeys(names, prompt_length(batch))
+
+
 def _wants(owner: str, attribute: str) -> Callable[[Any, Any, str], str | None]:
     """A fault unless the task or the policy has the attribute."""
 
@@ -178,6 +183,7 @@ PRODUCERS: dict[str, Producer] = {
     "judge_verdict": _JUDGE,
     "attributions": Producer(_of_model(attributions), value_head=True, fault=_wants("policy", "value_embedded")),
     "planning_mask": Producer(_planning, fault=_wants("task", "strategic_grams")),
+    "prompt_length": Producer(_prompt_length, reads=("token_mask",)),
 }
 """Every signal that a model makes, by name."""
 

@@ -33,7 +33,7 @@ def outcome(batch: Trajectory) -> Credit:
 
 @transform(takes=None, gives=Level.TRAJECTORY, needs=("verdict", "solution_label"))
 def verdict_reward(batch: Trajectory) -> Credit:
-    """1 for a judge's rollout whose `verdict` on a solution is its true label, 0 for any other and an unreadable one."""
+    """1 for a judge's rollout whose `verdict` on a solution is its true label; 0 for another or an unreadable one."""
     agrees = batch.signals["verdict"] == batch.signals["solution_label"]
     return credit(agrees, vote_mask(batch), Level.TRAJECTORY)
 

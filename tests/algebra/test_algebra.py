@@ -135,7 +135,8 @@ def test_a_piece_knows_the_signals_when_it_is_built(make, said):
 
 def test_a_piece_takes_any_signal_of_the_right_kind():
     assert algebra.log_ratio("logprob", "logprob_ref").needs == ("logprob", "logprob_ref")
-    assert algebra.drop_constant_groups("outcome").needs == ("outcome",)
+    assert algebra.drop_constant_groups("outcome").needs == ()  # every batch has outcomes
+    assert algebra.drop_constant_groups("accuracy").needs == ("accuracy",)
     for name in ("value", "greedy_outcome", "running_baseline"):
         assert algebra.subtract_signal(name).needs == (name,)
     for name in ("potential", "answer_logprob"):

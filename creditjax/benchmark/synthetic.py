@@ -4,8 +4,9 @@ import numpy as np
 
 from creditjax.trajectory import FIELDS, SIGNALS, Trajectory, signal_spec
 
-# Sizes of the axes that the batch's shape does not fix.
-SIZES = {"K": 8, "K+1": 9, "N": 4, "2^N": 16, "C": 2, "M": 2, "Q": 8, "E": 8, "R": 4, "F": 4, "H": 8, "X": 3}
+# Sizes of the axes that the batch's shape does not fix; of one that is not here, `_OTHER`.
+SIZES = {"K": 8, "K+1": 9, "N": 4, "2^N": 16, "C": 2, "M": 2, "Q": 8, "E": 8, "R": 4, "F": 4, "H": 8}
+_OTHER = 3
 
 # Integer signals that index something: the axis that they point into. Others are small keys.
 _INDEXES = {"agent": "N", "call_turn": "K", "read_call": "R"}
@@ -56,7 +57,7 @@ def synthetic_batch(shape: tuple[int, int, int], signals: tuple[str, ...] = (), 
 
 def _signal(rng: np.random.Generator, name: str, sizes: dict[str, int]) -> np.ndarray:
     spec = signal_spec(name)
-    shape = tuple(sizes[axis] for axis in spec.axes)
+    shape = tuple(sizes.get(axis, _OTHER) for axis in spec.axes)
     if spec.dtype == "bool":
         return np.asarray(rng.integers(0, 2, size=shape, dtype=np.int8) > 0)
     if spec.dtype == "int32":

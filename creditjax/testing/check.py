@@ -90,8 +90,8 @@ def as_function(estimator: Estimator) -> Function:
     value = as_traceable(estimator)
 
     def function(batch: Trajectory) -> np.ndarray:
-        batch = jax.tree.map(np.asarray, batch)
-        made = np.asarray(value(batch))
+        # A copy: what an estimator does to its batch must not reach what it is compared with.
+        made = np.asarray(value(jax.tree.map(np.array, batch)))
         if made.shape != batch.tokens.shape:
             raise ValueError(f"{name_of(estimator)}: returned {list(made.shape)}, wanted {list(batch.tokens.shape)}")
         return made
@@ -125,10 +125,16 @@ def check(name: str, estimator: Estimator, holds: Property, options: Options) ->
       estimator: what is tested.
       holds: the property: given the estimator as a function, a batch and a generator, None or what is wrong.
       options: see `Options`; the tolerances are the property's business.
+
+    Raises:
+      ValueError: no seeds, so that nothing would be looked at.
     """
+    seeds = tuple(options.get("seeds", SEEDS))
+    if not seeds:
+        raise ValueError(f"{name}: seeds: none, wanted at least one")
     function = as_function(estimator)
     batches = options.get("batches") or default_batches(estimator)
-    for seed in options.get("seeds", SEEDS):
+    for seed in seeds:
         batch = batches(seed)
         wrong = _try(holds, function, batch, seed)
         if wrong is not None:

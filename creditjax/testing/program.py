@@ -121,7 +121,8 @@ def assert_gradient_stopped(estimator: Estimator, **options: Unpack[Options]) ->
     @jax.jit
     def gradients(floats: dict[str, Any], batch: Trajectory) -> dict[str, Any]:
         def total(floats: dict[str, Any]) -> Any:
-            return jnp.sum(value(_exchanged(batch, floats)))
+            # Integers have no gradient, which is what is asked for.
+            return jnp.sum(jnp.asarray(value(_exchanged(batch, floats)), jnp.float32))
 
         return jax.grad(total)(floats)
 
@@ -190,10 +191,12 @@ def assert_linear_cost(
 def _traceable(name: str, estimator: Estimator, options: Options) -> Callable[[Trajectory], Any]:
     value = as_traceable(estimator)
     batch = (options.get("batches") or default_batches(estimator))(0)
+    as_function(estimator)(batch)  # what fails outside of a trace, or has another shape, says so itself
     try:
         jax.eval_shape(value, batch)
-    except jax.errors.JAXTypeError as error:
-        fail(name, estimator, f"JAX cannot trace it: {str(error).splitlines()[0]}")
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        fail(name, estimator, f"JAX cannot trace it: {said}")
     return value
 
 

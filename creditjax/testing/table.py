@@ -110,11 +110,15 @@ def _verdict(assertion: Callable[..., None], estimator: Estimator, options: Mapp
     try:
         assertion(estimator, **{**_quick(assertion), **options})
     except AssertionError as error:
-        counterexample = str(error).splitlines()[0].removeprefix(f"{assertion.__name__}: ")
-        return f"does not hold: {counterexample}"
-    except (KeyError, TypeError, ValueError) as error:
-        return f"not checked: {str(error.args[0] if error.args else error).splitlines()[0]}"
+        return f"does not hold: {_first_line(error).removeprefix(f'{assertion.__name__}: ')}"
+    except Exception as error:  # whatever an estimator raises is a reason, and the other questions are still to be put
+        return f"not checked: {_first_line(error)}"
     return "holds"
+
+
+def _first_line(error: BaseException) -> str:
+    said = str(error.args[0]) if error.args else ""
+    return next(iter(said.splitlines()), type(error).__name__)
 
 
 def _quick(assertion: Callable[..., None]) -> dict[str, Any]:

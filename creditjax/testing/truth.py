@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ def assert_unbiased(
       ValueError: the exact gradient of a case is 0.
     """
     found = [_judge(estimator, x, group_size) for x in cases or default_cases(reads(estimator))]
-    worst = max(found, key=lambda x: x.relative_bias)
+    # A comparison with NaN is false, so `max` would pass over it.
+    worst = max(found, key=lambda x: math.inf if math.isnan(x.relative_bias) else x.relative_bias)
     if not worst.relative_bias <= rtol:
         fail(
             "assert_unbiased",
@@ -156,7 +158,7 @@ def _judge(estimator: Estimator, case: Case, group_size: int) -> _Judged:
     gradient = expected(estimator, case, group_size).gradient
     truth = exact.true_gradient(case.process, case.solution)
     size, norm = float(np.linalg.norm(truth)), float(np.linalg.norm(gradient))
-    if size == 0:
+    if size < 1e-12:
         raise ValueError(f"case {case.name!r}: the exact gradient is 0, wanted a policy that the outcome depends on")
     dot = float(np.sum(gradient * truth))
     bias = float(np.linalg.norm(gradient - truth))

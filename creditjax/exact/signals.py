@@ -163,3 +163,6 @@ _MADE: dict[str, Callable[[Oracle, Paths], np.ndarray]] = {
     "sum_pi_squared": lambda oracle, paths: np.sum(oracle.law(paths) ** 2, axis=-1),
     "value": Oracle.value,
 }
+
+DETERMINED = tuple(_MADE)
+"""The signals that a process and its solution determine."""

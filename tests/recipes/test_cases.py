@@ -258,7 +258,7 @@ def test_c18_gigpo_adds_step_credit_where_states_repeat():
 
 
 def test_c38_a_step_baseline_depends_on_its_state_and_on_nothing_that_follows():
-    estimator = creditjax.recipe("gigpo").estimator
+    estimator, changed = creditjax.recipe("gigpo").estimator, 0
     for seed in range(4):
         rng = np.random.default_rng([seed, 7])
         d = random_batch(rng, outcome="unit")
@@ -268,7 +268,8 @@ def test_c38_a_step_baseline_depends_on_its_state_and_on_nothing_that_follows():
         early = d["segment"] < 2
         c, other = (np.asarray(_value(estimator, to_trajectory(x))) for x in (d, later))
         np.testing.assert_array_equal(c[early], other[early])
-        assert (c != other).any()
+        changed += (c != other).any()
+    assert changed >= 2, "new states later on change what is compared there"
     # Equal turn index, different states: no comparison.
     c = credit_of(
         "gigpo",

@@ -102,6 +102,9 @@ def take(batch: Trajectory, axis: str, index: np.ndarray) -> Trajectory:
     return map_arrays(batch, one)
 
 
+_OTHER = 3  # size of an axis that is not named below
+
+
 class _Draw:
     """One batch in the making: `made` holds what there is, `get` makes what is missing, with what it depends on."""
 
@@ -174,7 +177,7 @@ class _Draw:
         return self.made[name]
 
     def size(self, *axes: str) -> tuple[int, ...]:
-        return tuple(self.sizes[axis] for axis in axes)
+        return tuple(self.sizes.get(axis, _OTHER) for axis in axes)
 
     def under(self, values: np.ndarray, read: np.ndarray) -> np.ndarray:
         """`values` where they are read, and garbage elsewhere."""

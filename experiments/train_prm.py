@@ -119,7 +119,7 @@ def run(records: list[Record], seed: int) -> dict[str, dict[str, float] | int]:
         "chance": {
             "accuracy": max(right, 1.0 - right),
             "auroc": 0.5,
-            "f1": _chance(scores, known, unseen, first, seed),
+            "f1": _chance(scores, (known, unseen), first, seed),
         },
         "position": {"auroc": _of_position(known, unseen)},
     }

@@ -1,7 +1,10 @@
 """Help for misspelt names."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 import difflib
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def nearest(name: object, known: Iterable[object]) -> str:
@@ -16,3 +19,17 @@ def nearest(name: object, known: Iterable[object]) -> str:
     if near := difflib.get_close_matches(str(name), names, n=3, cutoff=0.5):
         return f"did you mean {', '.join(near)}?"
     return f"it is one of {', '.join(names)}" if names else "there is none"
+
+
+def choose(label: str, name: str, choices: Mapping[str, T]) -> T:
+    """The choice called `name`.
+
+    Raises:
+      ValueError: there is none, with the nearest names.
+
+    >>> choose("mode", "sum", {"sum": 1, "mean": 2})
+    1
+    """
+    if name not in choices:
+        raise ValueError(f"{label}: {name!r}, {nearest(name, choices)}")
+    return choices[name]

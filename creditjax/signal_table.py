@@ -298,7 +298,7 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P", "G", "K+1"),
         "float32",
         "probability in [0, 1] that the base prover succeeds from each boundary on; the one at the end is not read",
-        "creditjax.signals.prm",
+        "creditjax.process.prm",
         (),
         True,
     ),
@@ -306,7 +306,7 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P", "G", "K", "D"),
         "float32",
         "value in [0, 1] that draw d of a generative critic states as segment k begins; NaN where it states none",
-        "creditjax.signals.critics",
+        "a generative critic of yours, asked through a judge (creditjax.process.judges)",
         (),
         True,
     ),
@@ -359,13 +359,13 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P", "G", "B", "S"),
         "float32",
         "verified reward of summary s written from the thinking cut at budget b",
-        "creditjax.samplers.budgets",
+        "a sampler of yours that writes summaries of thinking that was cut",
     ),
     "budget": SignalSpec(
         ("P", "B"),
         "int32",
         "number of thinking tokens at which thinking is cut, increasing",
-        "creditjax.samplers.budgets",
+        "a sampler of yours that writes summaries of thinking that was cut",
     ),
     "running_baseline": SignalSpec(
         (), "float32", "moving average of the outcome before this batch", "the training loop"

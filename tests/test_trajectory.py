@@ -1,5 +1,7 @@
 """The Trajectory, its signal table, voting, segments."""
 
+import importlib.util
+
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -159,3 +161,9 @@ def test_segments():
     assert cutting.segments_of_length(member, 2, 9).tolist() == [0, 0, -1, 1, 1, 2]
     with pytest.raises(ValueError, match="length: 0"):
         cutting.segments_of_length(member, 0, 9)
+
+
+def test_every_producer_that_is_named_as_a_module_is_one():
+    for producer in {spec.producer for spec in tj.SIGNALS.values() if spec.producer.startswith("creditjax.")}:
+        module, _, name = producer.rpartition(".")
+        assert hasattr(importlib.import_module(module), name) or importlib.util.find_spec(producer), producer

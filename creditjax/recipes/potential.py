@@ -60,7 +60,7 @@ from creditjax.algebra import (
     watermark_gain,
     where,
 )
-from creditjax.naming import nearest
+from creditjax.naming import choose
 from creditjax.objectives import (
     Aggregation,
     aligned_value,
@@ -78,12 +78,6 @@ from creditjax.recipes.registry import Parts, Sampler, is_on, register
 
 def _clipped(eps_low: float, eps_high: float | None = None, mode="token_mean"):
     return clipped_surrogate(eps_low=eps_low, eps_high=eps_low if eps_high is None else eps_high, aggregation=mode)
-
-
-def _choose(name: str, value: str, choices: dict):
-    if value not in choices:
-        raise ValueError(f"{name}: {value!r}, {nearest(value, choices)}")
-    return choices[value]()
 
 
 @register("token_credit", claims=("scale_equivariant", "unbiased"))
@@ -165,7 +159,7 @@ def rredcot(lam: float = 1.0, mode: str = "blend", eps: float = 1e-6, eps_clip: 
     """
     pieces = chain(redistribute("potential"), scale_by_rms(eps=eps), scale(lam))
     forms = {"blend": lambda: blend((grpo_credit(eps=eps), 1.0), (pieces, 1.0)), "pure": lambda: pieces}
-    return Parts(_choose("mode", mode, forms), _clipped(eps_clip))
+    return Parts(choose("mode", mode, forms)(), _clipped(eps_clip))
 
 
 @register("ma_rlhf")
@@ -187,7 +181,7 @@ def ma_rlhf(
     """
     penalty = [kl_in_reward(beta=beta)] if is_on(beta) else []
     reduced = {"sum": sum_by_segment, "weighted": lambda: average_by_segment(weights=weights)}
-    paid = chain(rewards(), *penalty, _choose("reward_reduce", reward_reduce, reduced))
+    paid = chain(rewards(), *penalty, choose("reward_reduce", reward_reduce, reduced)())
     critic = chain(signal("value"), average_by_segment(weights=weights))
     loss = with_value(_clipped(eps_clip), clip=value_clip)
     return Parts(chain(paid, segment_gae(critic, gamma=gamma, lam=lam)), loss, Sampler(group_size=1))
@@ -232,7 +226,7 @@ def mig_watermark(
         "step": lambda: (discounted_return(), pooled_normalize(ddof=ddof, eps=eps)),
         "trajectory": lambda: (sum_segments(), group_normalize(ddof=ddof, eps=eps)),
     }
-    gains = chain(watermark_gain("potential"), *_choose("mode", mode, modes), gate(signal("thinking_mask")))
+    gains = chain(watermark_gain("potential"), *choose("mode", mode, modes)(), gate(signal("thinking_mask")))
     paid = blend((outcome(), 1.0), (signal("format_ok"), format_weight))
     credit = blend((gains, process_weight), (chain(paid, group_normalize(ddof=ddof, eps=eps)), 1.0))
     return Parts(credit, combine(_clipped(eps_clip), gated_supervised(coefficient=sft_weight)))
@@ -263,7 +257,7 @@ def pav(alpha: float = 5.0, tries: int = 4, baseline: str = "leave_one_out") -> 
     tries of the base prover; 1 takes the signal as it is. The progress is not summed over later steps. `alpha` was 5
     for a small and 3 for a larger policy. `baseline` is "leave_one_out" or "group_mean".
     """
-    centre = _choose("baseline", baseline, {"leave_one_out": leave_one_out, "group_mean": group_center})
+    centre = choose("baseline", baseline, {"leave_one_out": leave_one_out, "group_mean": group_center})()
     credit = blend((chain(outcome(), centre), 1.0), (redistribute("prover_value", tries), alpha))
     return Parts(credit, policy_gradient(aggregation="seq_mean_token_sum"))
 
@@ -288,9 +282,9 @@ def edit(
     (`algebra.flag_steps`) were rewritten are cloned there, with `context_weight` elsewhere, if their mark is right.
     `belief` is "exact" (phi is the probability of the true mark) or "ordinal" (closeness of what is expected).
     """
-    ordinal = _choose("belief", belief, {"exact": lambda: False, "ordinal": lambda: True})
+    ordinal = choose("belief", belief, {"exact": False, "ordinal": True})
     harm = chain(belief_gain(ordinal=ordinal), scale(-1.0), shift(-delta), clip(0.0, math.inf))
-    total = _choose("reduce", reduce, {"sum": sum_segments, "max": max_segments})
+    total = choose("reduce", reduce, {"sum": sum_segments, "max": max_segments})()
     compare = group_normalize(ddof=ddof, eps=eps)
     variants = {
         "trajectory": lambda: chain(blend((mark_reward(), 1.0), (chain(harm, total), -lam)), compare),
@@ -303,7 +297,7 @@ def edit(
         ),
     }
     loss = weighted_cloning() if variant == "sft" else _clipped(eps_clip, mode="seq_mean_token_mean")
-    return Parts(_choose("variant", variant, variants), loss)
+    return Parts(choose("variant", variant, variants)(), loss)
 
 
 @register("spae", claims=("shift_invariant",))
@@ -356,7 +350,7 @@ def ppr_renorm(
         "return": lambda: (discounted_return(),),
     }
     loss = _clipped(eps_clip)
-    return Parts(chain(paid, *_choose("mode", mode, modes)), with_value(loss) if mode == "gae" else loss)
+    return Parts(chain(paid, *choose("mode", mode, modes)()), with_value(loss) if mode == "gae" else loss)
 
 
 @register("brpo")
@@ -383,8 +377,8 @@ def genac(gamma: float = 1.0, lam: float = 1.0, whiten: bool = True, eps_clip: f
     """Advantages over steps against a critic that reasons before it states a value (GenAC, arXiv:2604.10701).
 
     ``delta_k = gamma v_{k+1} - v_k``, ``outcome - v_k`` for the last step; v is the mean of what the critic's draws
-    state as the step begins, the group's mean outcome where none states a number. How the critic learns is told in
-    `creditjax.signals.critics`.
+    state as the step begins, the group's mean outcome where none states a number. The critic is yours: nothing here
+    trains one.
     """
     paid = chain(outcome(), at_last_segment(), segment_gae(stated_value(), gamma=gamma, lam=lam))
     return Parts(chain(paid, to_tokens(), batch_whiten() if whiten else identity()), _clipped(eps_clip))

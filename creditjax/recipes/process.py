@@ -18,7 +18,7 @@ from creditjax.algebra import (
     soft_min,
     token_leave_one_out,
 )
-from creditjax.naming import nearest
+from creditjax.naming import choose
 from creditjax.objectives import clipped_surrogate
 from creditjax.recipes.registry import Parts, Sampler, register
 
@@ -42,9 +42,7 @@ def pure(
         "strict_min": lambda: (min_return(),),
         "sum": lambda: (at_segment_end(), future_sum()),
     }
-    if mode not in forms:
-        raise ValueError(f"mode: {mode!r}, {nearest(mode, forms)}")
-    process = chain(signal("process_reward"), *forms[mode](), token_leave_one_out())
+    process = chain(signal("process_reward"), *choose("mode", mode, forms)(), token_leave_one_out())
     joined = blend((chain(outcome(), leave_one_out()), outcome_weight), (process, 1.0))
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
     return Parts(chain(joined, batch_whiten() if whiten else identity()), loss)

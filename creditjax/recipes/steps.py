@@ -46,7 +46,7 @@ from creditjax.algebra import (
     turn_normalize,
     where,
 )
-from creditjax.naming import nearest
+from creditjax.naming import choose, nearest
 from creditjax.objectives import clipped_surrogate, step_surrogate, with_kl, with_value
 from creditjax.recipes.baselines import grpo_credit
 from creditjax.recipes.registry import Parts, Sampler, is_on, register
@@ -104,9 +104,7 @@ def decaying_process_reward(
         "exp": lambda: exponential_schedule(weight, 0.0, decay_steps, half_life),
         "constant": lambda: weight,
     }
-    if schedule not in weights:
-        raise ValueError(f"schedule: {schedule!r}, {nearest(schedule, weights)}")
-    w, process = weights[schedule](), signal("process_reward")
+    w, process = choose("schedule", schedule, weights)(), signal("process_reward")
     modes = {
         "trajectory": lambda: chain(
             blend((outcome(), 1.0), (chain(process, share_segments(), sum_segments()), w)),
@@ -114,10 +112,9 @@ def decaying_process_reward(
         ),
         "turn": lambda: blend((grpo_credit(ddof, eps), 1.0), (chain(process, pooled_normalize(ddof=ddof, eps=eps)), w)),
     }
-    if mode not in modes:
-        raise ValueError(f"mode: {mode!r}, {nearest(mode, modes)}")
     return Parts(
-        modes[mode](), clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="seq_mean_token_mean")
+        choose("mode", mode, modes)(),
+        clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="seq_mean_token_mean"),
     )
 
 
@@ -168,10 +165,8 @@ def vpr(
         "group_whiten": lambda: chain(by_state, *divide),
         "turn_index": lambda: chain(by_turn, batch_turn_normalize(least=min_group_size, ddof=0, eps=eps)),
     }
-    if mode not in modes:
-        raise ValueError(f"mode: {mode!r}, {nearest(mode, modes)}")
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
-    return Parts(modes[mode](), loss, Sampler(group_size=4))
+    return Parts(choose("mode", mode, modes)(), loss, Sampler(group_size=4))
 
 
 @register("vppo_prefix")
@@ -293,7 +288,7 @@ def oprl(
     """GRPO plus `alpha` times the implicit reward of each turn, ``beta * log(pi_prm / pi_old)`` of its tokens,
     normalised over all turns of the group (OPRL, arXiv:2509.19199).
 
-    The reward model learns from pairs of the same rollouts (`signals.pairs.implicit_pair_loss`). `ratio_level`
+    The reward model learns from pairs of the same rollouts (`signals.implicit_pair_loss`). `ratio_level`
     "step" clips one ratio a turn, the product over its tokens, and averages over turns; "token" is the common variant.
     Tokens outside turns earn nothing.
     """
@@ -301,7 +296,8 @@ def oprl(
         log_ratio("logprob_prm", "logprob"), scale(beta), sum_by_segment(), pooled_normalize(ddof=ddof, eps=eps)
     )
     losses = {"step": step_surrogate, "token": clipped_surrogate}
-    if ratio_level not in losses:
-        raise ValueError(f"ratio_level: {ratio_level!r}, {nearest(ratio_level, losses)}")
     episode = chain(grpo_credit(ddof, eps), to_segments())
-    return Parts(blend((episode, 1.0), (implicit, alpha)), losses[ratio_level](eps_low=eps_clip, eps_high=eps_clip))
+    return Parts(
+        blend((episode, 1.0), (implicit, alpha)),
+        choose("ratio_level", ratio_level, losses)(eps_low=eps_clip, eps_high=eps_clip),
+    )

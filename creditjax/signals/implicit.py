@@ -94,16 +94,20 @@ def implicit_pair_loss(
     batch: Trajectory,
     beta: float | Array = 0.05,
     threshold: float | Array | None = None,
+    *,
+    turns_only: bool = False,
 ) -> tuple[Array, Array]:
     """The "dpo" loss of :func:`implicit_prm_loss`; with `threshold`, of the rollouts above it against the others.
 
-    OPRL (arXiv:2509.19199) takes the policy that drew the rollouts as the reference and the success threshold of its
-    environment.
+    OPRL (arXiv:2509.19199) takes the policy that drew the rollouts as the reference, the success threshold of its
+    environment, and the tokens of turns alone (`turns_only`, by the batch's `segment`).
     """
-    outcome = batch.outcome
+    outcome, mask = batch.outcome, batch.action_mask
+    if turns_only and batch.segment is not None:
+        mask = mask & (batch.segment >= 0)
     if threshold is not None:
         outcome = jnp.where(jnp.isfinite(outcome), (outcome > threshold).astype(jnp.float32), outcome)
-    return _pair_loss(implicit_reward(logprob_prm, logprob_ref, batch.action_mask, beta), batch, outcome, "dpo")
+    return _pair_loss(implicit_reward(logprob_prm, logprob_ref, mask, beta), batch, outcome, "dpo")
 
 
 def _pair_loss(reward: Array, batch: Trajectory, outcome: Array, kind: OutcomeLoss) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 from creditjax.trajectory import Trajectory
 
@@ -143,3 +144,20 @@ class ControlTask(Protocol):
     def decode(self, tokens: Any) -> list[str]:
         """One printable string an action, for reports."""
         ...
+
+
+SPLITS = ("train", "eval")
+
+
+def prompt_indices(split: str, start: int, count: int, eval_size: int) -> np.ndarray:
+    """The indices u32 ``[count]`` of a range of a task's prompts that are drawn by their index.
+
+    Raises:
+      ValueError: an unknown split, a negative range, or one beyond `eval_size` of "eval".
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split {split!r}, wanted one of {', '.join(SPLITS)}")
+    end = eval_size if split == "eval" else 2**32
+    if start < 0 or count < 0 or start + count > end:
+        raise ValueError(f"{split} prompts {start} to {start + count}, wanted a range within 0 to {end}")
+    return np.arange(start, start + count, dtype=np.uint32)

@@ -30,7 +30,7 @@ import numpy as np
 
 from creditjax.naming import nearest
 from creditjax.tasks import lookup_oracles as oracles
-from creditjax.tasks.base import Prompts, TurnFormat, TurnResult
+from creditjax.tasks.base import SPLITS, Prompts, TurnFormat, TurnResult, prompt_indices
 from creditjax.trajectory import SignalSpec, Trajectory, declare_signal
 
 Array = jax.Array
@@ -40,7 +40,6 @@ _SPECIAL = ("·", "none", "?", "ANS", "READ")
 _ACTION_LENGTH = 2
 _OBSERVATION_LENGTH = 1
 
-_SPLITS = ("train", "eval")
 
 _EVIDENCE_HIT = "segment k revealed the e-th piece of gold evidence"
 declare_signal("evidence_hit", SignalSpec(("P", "G", "K", "E"), "bool", _EVIDENCE_HIT, "creditjax.tasks.lookup"))
@@ -426,13 +425,8 @@ class LookupTask:
         Raises:
           ValueError: an unknown split, a negative range, or one beyond `eval_size` of "eval".
         """
-        if split not in _SPLITS:
-            raise ValueError(f"split {split!r}, wanted one of {', '.join(_SPLITS)}")
-        end = self.eval_size if split == "eval" else 2**32
-        if start < 0 or count < 0 or start + count > end:
-            raise ValueError(f"{split} prompts {start} to {start + count}, wanted a range within 0 to {end}")
-        indices = np.arange(start, start + count, dtype=np.uint32)
-        return Prompts(*jax.device_get(_prompts(self, _SPLITS.index(split), indices)))
+        indices = prompt_indices(split, start, count, self.eval_size)
+        return Prompts(*jax.device_get(_prompts(self, SPLITS.index(split), indices)))
 
     def annotate(self, batch: Trajectory, prompts: Prompts, states: LookupState) -> Trajectory:
         """Adds the outcome and the signals named in `signals`, from the final states ``[P, G]``."""

@@ -27,7 +27,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from creditjax.naming import nearest
-from creditjax.tasks.base import Prompts, TurnFormat, TurnResult
+from creditjax.tasks.base import SPLITS, Prompts, TurnFormat, TurnResult, prompt_indices
 from creditjax.trajectory import Trajectory
 
 Array = jax.Array
@@ -37,7 +37,6 @@ _SPECIAL = ("·", "?", "+", "=", "A", "check", "good", "bad", "yes")
 _DIGIT = len(_SPECIAL)
 _STEP = 2  # tokens of a step
 _CRITIQUES = 3  # judges behind `judge_error`, independent of each other and of the one behind the other labels
-_SPLITS = ("train", "eval")
 
 # What stands behind the question under each kind of prompt; the demonstrations of `gold` know these words.
 _INSTRUCTIONS = {"rubric": CHECK, "plain": PAD, "negative": PAD, "better": GOOD, "worse": BAD}
@@ -407,13 +406,8 @@ class StepwiseTask:
         Raises:
           ValueError: an unknown split, a negative range, or one beyond `eval_size` of "eval".
         """
-        if split not in _SPLITS:
-            raise ValueError(f"split {split!r}, wanted one of {', '.join(_SPLITS)}")
-        end = self.eval_size if split == "eval" else 2**32
-        if start < 0 or count < 0 or start + count > end:
-            raise ValueError(f"{split} prompts {start} to {start + count}, wanted a range within 0 to {end}")
-        indices = np.arange(start, start + count, dtype=np.uint32)
-        return Prompts(*jax.device_get(_prompts(self, _SPLITS.index(split), indices)))
+        indices = prompt_indices(split, start, count, self.eval_size)
+        return Prompts(*jax.device_get(_prompts(self, SPLITS.index(split), indices)))
 
     def prompt_variant(self, kind: str, prompts: Prompts) -> Prompts:
         """The same questions with an instruction behind them, or (kind "negative") without their addends.
@@ -455,7 +449,7 @@ class StepwiseTask:
         A false digit is carried on, so a noisy demonstration is wrong at the end and right given its own prefix
         elsewhere: what is to be imitated stays the addition.
         """
-        return jax.device_get(_gold(self, _SPLITS.index(split), self.prompts(split, start, count), np.uint32(start)))
+        return jax.device_get(_gold(self, SPLITS.index(split), self.prompts(split, start, count), np.uint32(start)))
 
     def play(self, prompts: Prompts, steps: Array) -> Trajectory:
         """Writes down given steps i32 ``[P, G, K, 2]`` (kind, digit token) as a sampled rollout, without `logprob`."""
@@ -530,7 +524,7 @@ def _prompts(task: StepwiseTask, split: Array, indices: Array) -> tuple[Array, A
 @functools.partial(jax.jit, static_argnums=0)
 def _gold(task: StepwiseTask, split: Array, prompts: Prompts, start: Array) -> Trajectory:
     count, turns = prompts.tokens.shape[0], task.turns.max_turns
-    keys = _keys(task, split + len(_SPLITS), start + jnp.arange(count, dtype=jnp.uint32))
+    keys = _keys(task, split + len(SPLITS), start + jnp.arange(count, dtype=jnp.uint32))
     words = jnp.array([CHECK, GOOD, BAD])
 
     def demonstrate(key, addends):

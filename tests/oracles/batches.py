@@ -1,5 +1,7 @@
 """Random batches with every irregularity that a valid batch may have, as plain dicts of NumPy arrays."""
 
+import zlib
+
 import numpy as np
 
 from creditjax.trajectory import FIELDS, SIGNALS, Trajectory
@@ -198,8 +200,10 @@ def random_batch(
     sizes |= {"B": 3, "S": 2, "Y": 3, "D": 2, "H": 3, "X": 3}
     d["budget"] = np.sort(rng.choice(np.arange(1, t_ + 1), size=(p_, 3))).astype(np.int32)
     read = {"T": mask, "K": owned, "K+1": boundary}
+    seed = int(rng.integers(2**32))
     for name in sorted(set(SIGNALS) - set(d)):
-        d |= _plain_signal(rng, name, sizes, read)
+        # A generator of its own: tasks declare signals when they are imported, and no batch may depend on that.
+        d |= _plain_signal(np.random.default_rng([seed, zlib.crc32(name.encode())]), name, sizes, read)
     return d
 
 

@@ -19,10 +19,15 @@ def many(count, steps=4):
     return [Record(str(i), f"p{i}", tuple("abcd"[:steps]), step_labels=(1.0,) * steps) for i in range(count)]
 
 
+def adds_up(step):
+    terms, total = step.split("=")
+    return sum(map(int, terms.split("+"))) == int(total)
+
+
 def test_an_oracle_says_what_it_knows():
     verdicts = judges.OracleJudge()([RECORD], draws=2)
     assert verdicts == [[judges.Verdict((1.0, 0.0))] * 2] and verdicts[0][0].first_error == 1
-    sees = judges.OracleJudge(lambda record: [eval(step.replace("=", "==")) for step in record.steps])
+    sees = judges.OracleJudge(lambda record: [adds_up(step) for step in record.steps])
     assert sees([RECORD])[0][0].labels == (1.0, 0.0)
     with pytest.raises(ValueError, match="oracle: 1 labels of record '0', wanted 2"):
         judges.OracleJudge(lambda record: [1])([RECORD])

@@ -1,5 +1,7 @@
 """Labels and values of steps, the prompt's length, and the loss of the implicit reward over pairs."""
 
+import functools
+
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from creditjax.kernels import steps
 from creditjax.signals import grounded
-from creditjax.signals.pairs import implicit_pair_loss
+from creditjax.signals.implicit import implicit_pair_loss
 from creditjax.signals.steps import mutation_labels, prompt_length
 from creditjax.trajectory import Trajectory
 
@@ -80,7 +82,8 @@ def test_labels_are_kept_where_search_and_tool_agree():
 
 
 def test_pair_loss_matches_reference_and_is_log_two_at_the_start():
-    loss = jax.jit(jax.value_and_grad(implicit_pair_loss, has_aux=True), static_argnames=("beta",))
+    won = functools.partial(implicit_pair_loss, threshold=0.0, turns_only=True)
+    loss = jax.jit(jax.value_and_grad(won, has_aux=True), static_argnames=("beta",))
     for seed in range(20):
         d = random_batch(np.random.default_rng(seed), outcome=("binary", "real")[seed % 2])
         batch = to_trajectory(d, ())

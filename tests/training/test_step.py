@@ -121,8 +121,9 @@ def optimizer_of_rate(rate):
     return optax.sgd(rate)
 
 
-def test_another_float_is_the_same_program(run):
-    programs, state, batch = run
+def test_another_float_is_the_same_program():
+    # Programs of its own: what other tests called counts too, in whatever order they run.
+    programs, state, batch = build()
     other = config_lib.check_config(catch_config(recipe={"name": "grpo", "eps": 0.1, "eps_clip": 0.3})).recipe
     for recipe in (programs.recipe, other, programs.recipe):
         arguments = mesh_lib.replicate(programs.mesh, (recipe.estimator, recipe.objective))

@@ -3,14 +3,17 @@
 A method that reads a critic, a process-reward model or an answer probe is judged apart from that model by giving it
 the exact numbers; how much it needs them is seen by turning `noise` up. A noisy model is wrong in the same way
 whenever it sees the same state, as a trained one is: its value of each state is off by a normal number times `noise`.
+What judges, provers and networks make of values is in `creditjax.exact.ideal`.
 """
 
 from collections.abc import Callable
+import functools
 
 import numpy as np
 
+from creditjax.exact.ideal import IDEAL
 from creditjax.exact.paths import Paths, log_probability
-from creditjax.exact.process import Process
+from creditjax.exact.process import Process, check_policy
 from creditjax.exact.values import Solution, solve
 
 # exp(-20) stands for an answer that has become impossible.
@@ -26,19 +29,30 @@ class Oracle:
       noise: standard deviation of the error in each state's value, in units of the outcome.
       seed: of those errors.
       prm_scale: the beta by which an implicit process-reward model's log-ratio is multiplied to give rewards.
+      reference: f64 ``[O, V]``, the reference policy; the policy itself if none is given.
     """
 
     def __init__(
-        self, process: Process, solution: Solution, *, noise: float = 0.0, seed: int = 0, prm_scale: float = 0.05
+        self,
+        process: Process,
+        solution: Solution,
+        *,
+        noise: float = 0.0,
+        seed: int = 0,
+        prm_scale: float = 0.05,
+        reference: np.ndarray | None = None,
     ):
         """Draws the errors.
 
         Raises:
-          ValueError: negative noise, or a scale that is not positive; either not finite.
+          ValueError: negative noise, or a scale that is not positive, either not finite; a reference that is no policy.
         """
+        self.reference = solution.policy if reference is None else check_policy(process, reference)
         if not (0 <= noise < np.inf and 0 < prm_scale < np.inf):
             raise ValueError(f"noise: {noise}, prm_scale: {prm_scale}, wanted at least 0 and more than 0, finite")
-        self.process, self.solution, self.noise, self.prm_scale = process, solution, noise, prm_scale
+        self.process: Process = process
+        self.solution: Solution = solution
+        self.noise, self.prm_scale = noise, prm_scale
         rng = np.random.default_rng(seed)
         believed = [v + noise * rng.standard_normal(v.shape) for v in solution.v]
         # Who has seen the end knows the outcome.
@@ -56,6 +70,14 @@ class Oracle:
                 raise KeyError(f"signal {name!r}: not determined by the process, wanted one of {', '.join(_MADE)}")
             made[name] = _MADE[name](self, paths)
         return made
+
+    @functools.cached_property
+    def believed_q(self) -> list[np.ndarray]:
+        """What each token is believed to be worth, by layer ``[S, V]``."""
+        off = [believed - v for believed, v in zip(self._v, self.solution.v, strict=True)]
+        # Nobody errs about the end.
+        ahead = [error[np.asarray(layer.next)] for error, layer in zip(off[1:], self.process.layers, strict=False)]
+        return [q + e for q, e in zip(self.solution.q, [*ahead, np.zeros(())], strict=True)]
 
     def value(self, paths: Paths) -> np.ndarray:
         """V before each position, f64 ``[L, T]``."""
@@ -88,10 +110,15 @@ class Oracle:
 
     def step_credit(self, paths: Paths) -> np.ndarray:
         """How much each token, the environment's included, changed the expected return, ``[L, T]``."""
+        before, after = self.expected_return(paths)
+        return after - before
+
+    def expected_return(self, paths: Paths) -> tuple[np.ndarray, np.ndarray]:
+        """The episode's whole return, as expected before each position and after it, 0 past the end, ``[L, T]``."""
         expected = np.where(paths.live, self.value(paths) + np.cumsum(paths.reward, axis=1) - paths.reward, np.nan)
         after = np.concatenate([expected[:, 1:], np.full((len(expected), 1), np.nan)], axis=1)
         after = np.where(np.isnan(after), paths.outcome[:, None], after)
-        return np.where(paths.live, after - expected, 0.0)
+        return np.where(paths.live, expected, 0.0), np.where(paths.live, after, 0.0)
 
     def law(self, paths: Paths) -> np.ndarray:
         """The policy's probabilities at each position, ``[L, T, V]``."""
@@ -100,6 +127,16 @@ class Oracle:
     def logprob(self, paths: Paths) -> np.ndarray:
         """Log-probability of each action, 0 elsewhere, ``[L, T]``."""
         return log_probability(paths, self.solution.policy)
+
+    def logprob_ref(self, paths: Paths) -> np.ndarray:
+        """The same under the reference."""
+        return log_probability(paths, self.reference)
+
+    def token_kl(self, paths: Paths) -> np.ndarray:
+        """``KL(policy || reference)`` at each action, in nats, ``[L, T]``."""
+        law, other = self.law(paths), self.reference[paths.observation]
+        ratio = np.log(np.where(law > 0, law, 1.0)) - np.log(np.where(law > 0, np.maximum(other, 1e-30), 1.0))
+        return np.where(paths.acts, np.sum(law * ratio, axis=-1), 0.0)
 
     def entropy(self, paths: Paths) -> np.ndarray:
         """Entropy of the policy at each action, in nats, ``[L, T]``."""
@@ -138,8 +175,11 @@ class Oracle:
         return np.log(np.clip(self.boundary_value(paths), _LEAST, None))[..., None]
 
     def logprob_prm(self, paths: Paths) -> np.ndarray:
-        """A model whose log-ratio to the policy, times `prm_scale`, is each action's change of the expected return."""
-        return self.logprob(paths) + np.where(paths.acts, self.step_credit(paths), 0.0) / self.prm_scale
+        """A model whose log-ratio to the reference, times `prm_scale`, is what each action adds to the expected return.
+
+        No probability: the ratio that gives the exact credit belongs to no normalised model.
+        """
+        return self.logprob_ref(paths) + np.where(paths.acts, self.step_credit(paths), 0.0) / self.prm_scale
 
 
 _MADE: dict[str, Callable[[Oracle, Paths], np.ndarray]] = {
@@ -152,7 +192,7 @@ _MADE: dict[str, Callable[[Oracle, Paths], np.ndarray]] = {
     "greedy_outcome": Oracle.greedy_outcome,
     "logprob_current": Oracle.logprob,
     "logprob_prm": Oracle.logprob_prm,
-    "logprob_ref": Oracle.logprob,
+    "logprob_ref": Oracle.logprob_ref,
     "next_value": Oracle.next_value,
     "potential": Oracle.boundary_value,
     "process_reward": Oracle.process_reward,
@@ -161,7 +201,9 @@ _MADE: dict[str, Callable[[Oracle, Paths], np.ndarray]] = {
     "self_certainty": Oracle.self_certainty,
     "state_key": Oracle.state_key,
     "sum_pi_squared": lambda oracle, paths: np.sum(oracle.law(paths) ** 2, axis=-1),
+    "token_kl": Oracle.token_kl,
     "value": Oracle.value,
+    **IDEAL,
 }
 
 DETERMINED = tuple(_MADE)

@@ -36,6 +36,8 @@ from creditjax.naming import nearest
 from creditjax.tasks import bifurcation, chains, hypergrid, pipeline, sums
 from creditjax.tasks.lookup import LookupTask
 from creditjax.tasks.lookup_game import LookupGame
+from creditjax.tasks.stepwise import StepwiseTask
+from creditjax.tasks.stepwise_game import StepwiseGame
 from creditjax.trajectory import Trajectory
 
 NOISE = 0.3
@@ -62,6 +64,14 @@ def _lookup(actions: int) -> exact.Game | None:
     )
 
 
+def _stepwise(actions: int) -> exact.Game | None:
+    """A step is two tokens; one step more than addends and the answer need may be wasted on a filler."""
+    if actions > 8 or actions % 2:
+        return None
+    steps = actions // 2
+    return StepwiseGame(StepwiseTask(addends=max(steps - 2, 1), base=2, max_turns=steps), index=4)
+
+
 # A task of a horizon, which is the number of the policy's actions; None where there is none.
 TASKS: dict[str, Callable[[int], exact.Game | None]] = {
     "single": lambda h: bifurcation.single(h, h // 2),
@@ -74,6 +84,7 @@ TASKS: dict[str, Callable[[int], exact.Game | None]] = {
     "umbrella": chains.UmbrellaChain,
     "discounting": lambda h: chains.DiscountingChain((0, h // 4, h // 2, h - 1)),
     "hypergrid": lambda h: hypergrid.Hypergrid(side=h // 2) if h >= 6 else None,  # all cells of a 2 x 2 grid pay alike
+    "stepwise": _stepwise,
     "lookup": _lookup,
     "pipeline": lambda h: pipeline.Pipeline((0.1, 0.4, 0.2, 0.3), {(0, 1): 0.5, (1, 3): -0.2}) if h == 4 else None,
 }

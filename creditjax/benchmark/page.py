@@ -308,7 +308,15 @@ def _sweep_panel(cells: list[Cell], curves: dict[Cell, dict[str, dict[str, Row]]
 def _tables(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
     if not credit:
         return ""
-    parts = [_table(cell, by, first=i == 0) for i, (cell, by) in enumerate(credit.items())]
+    # One setting a task, as in the figures: a page of hundreds of tables is read by nobody, and takes megabytes.
+    shown = _typical(credit)
+    parts = [_table(cell, credit[cell], first=i == 0) for i, cell in enumerate(shown)]
+    rest = len(credit) - len(shown)
+    more = (
+        f" The file of results has {rest} more setting{'s' * (rest > 1)}, of other horizons and group sizes."
+        if rest
+        else ""
+    )
     skipped = {
         (name, str(found["skipped"].more.get("reason", "")))
         for by in credit.values()
@@ -317,11 +325,11 @@ def _tables(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
     }
     left_out = "".join(f"<li>{_text(name)}: {_text(reason)}</li>" for name, reason in sorted(skipped))
     return (
-        '<section><h2>All numbers</h2><p class="sub">Standard errors in small print where numbers were sampled. '
+        '<section><h2>Numbers</h2><p class="sub">Standard errors in small print where numbers were sampled. '
         "Signs: right ones among credits that are not 0, where exact credit has a sign; zeros: share of those that "
         "are. Mass: share of credit on decisive steps. Cosine, gradient bias and efficiency are those of the policy "
         "gradient; efficiency is signal to noise over that of REINFORCE. +noise: with a model that errs; +shuffled: "
-        f"the method's own credit in random order.</p>{''.join(parts)}"
+        f"the method's own credit in random order.{more}</p>{''.join(parts)}"
         f"{f'<h3>Left out where their signals do not exist</h3><ul>{left_out}</ul>' if left_out else ''}</section>"
     )
 

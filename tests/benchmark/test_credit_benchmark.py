@@ -186,10 +186,13 @@ def test_the_page_shows_what_there_is_and_escapes_it():
     text = page.render(rows)
     assert "<script" not in text and "&lt;script&gt;" in text
     assert not [word for word in ("http://", "https://", "src=", "url(") if word in text]
-    for heading in ("Bias against variance", "Credit against position", "Learning at", "All numbers", "checklist"):
+    for heading in ("Bias against variance", "Credit against position", "Learning at", "Numbers", "checklist"):
         assert heading in text
     assert "0.560 <small>" in text and "nan" not in text.lower().replace("sans", "")
     assert "has not finished" in page.render([])
+    # One setting a task has its numbers there; how many more the file has is said.
+    more = [row._replace(group=8) for row in rows if row.metric != "skipped"]
+    assert page.render(rows + more).count("by Spearman") == 1 and "1 more setting, of" in page.render(rows + more)
 
 
 def test_no_row_is_lost_between_memory_and_file(tmp_path):

@@ -31,7 +31,7 @@ from creditjax.benchmark.results import Results, Row
 from creditjax.exact.paths import Paths
 from creditjax.exact.process import Process
 from creditjax.exact.signals import Oracle
-from creditjax.exact.values import Solution
+from creditjax.exact.values import Solution, spread
 from creditjax.naming import nearest
 from creditjax.tasks import bifurcation, chains, hypergrid, pipeline, sums
 from creditjax.tasks.lookup import LookupTask
@@ -176,10 +176,6 @@ def setting(task: str, horizon: int, group: int) -> Setting | None:
     order = np.argsort(~paths.acts, axis=1, kind="stable")
     at = order[:, : int(paths.acts.sum(1).max())]
     valid = np.take_along_axis(paths.acts, at, axis=1)
-    spread = [
-        np.where(layer.legal, q, -np.inf).max(-1) - np.where(layer.legal, q, np.inf).min(-1)
-        for layer, q in zip(process.layers, solution.q, strict=True)
-    ]
     # Differences of equal values leave noise that would count as a sign.
     true = np.round(exact.exact_credit(paths, solution), 10)
     return Setting(
@@ -196,7 +192,7 @@ def setting(task: str, horizon: int, group: int) -> Setting | None:
         at=at,
         valid=valid,
         true=np.where(valid, np.take_along_axis(true, at, axis=1), 0.0),
-        decisive=valid & (np.take_along_axis(paths.gather(spread), at, axis=1) > 1e-9),
+        decisive=valid & (np.take_along_axis(paths.gather(spread(process, solution.q)), at, axis=1) > 1e-9),
     )
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from creditjax.exact.paths import Paths
+from creditjax.exact.values import spread
 
 if TYPE_CHECKING:
     from creditjax.exact.signals import Oracle
@@ -152,11 +153,7 @@ def _attributions(oracle: "Oracle", paths: Paths) -> Array:
 
 def _decisive(oracle: "Oracle", paths: Paths) -> Array:
     """The action changes what is to be expected, bool ``[L, T]``."""
-    spread = [
-        np.where(layer.legal, q, -np.inf).max(-1) - np.where(layer.legal, q, np.inf).min(-1)
-        for layer, q in zip(oracle.process.layers, oracle.believed_q, strict=True)
-    ]
-    return paths.acts & (paths.gather(spread) > _SLACK)
+    return paths.acts & (paths.gather(spread(oracle.process, oracle.believed_q)) > _SLACK)
 
 
 def _features(oracle: "Oracle", paths: Paths) -> Array:

@@ -8,7 +8,7 @@ action before it and is not discounted against it, and nothing is discounted bef
 :func:`solve` runs in float64 on the host's behalf.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
 from typing import Any, NamedTuple
 
@@ -106,6 +106,14 @@ def values(process: Process, policy: Array, gamma: float = 1.0) -> Values:
     """
     check_table("policy", policy, process)
     return _values(_on_device(process.layers), _on_device(process.acted), jnp.asarray(policy), gamma)
+
+
+def spread(process: Process, q: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """How far apart the best and the worst legal token of each state are, by layer ``[S]``."""
+    return [
+        np.where(layer.legal, x, -np.inf).max(axis=-1) - np.where(layer.legal, x, np.inf).min(axis=-1)
+        for layer, x in zip(process.layers, q, strict=True)
+    ]
 
 
 def start_value(process: Process, policy: Array, gamma: float = 1.0) -> Array:

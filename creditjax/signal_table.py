@@ -306,7 +306,7 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P", "G", "K", "D"),
         "float32",
         "value in [0, 1] that draw d of a generative critic states as segment k begins; NaN where it states none",
-        "a generative critic of yours, asked through a judge (creditjax.process.judges)",
+        _STEPWISE,
         (),
         True,
     ),

@@ -37,6 +37,7 @@ _SPECIAL = ("·", "?", "+", "=", "A", "check", "good", "bad", "yes")
 _DIGIT = len(_SPECIAL)
 _STEP = 2  # tokens of a step
 _CRITIQUES = 3  # judges behind `judge_error`, independent of each other and of the one behind the other labels
+_DRAWS = 2  # of the critic behind `critic_value`
 
 # What stands behind the question under each kind of prompt; the demonstrations of `gold` know these words.
 _INSTRUCTIONS = {"rubric": CHECK, "plain": PAD, "negative": PAD, "better": GOOD, "worse": BAD}
@@ -160,15 +161,18 @@ class _Episode(NamedTuple):
     acted: Array
     segment: Array
 
-    def judged(self, judge: int = 0) -> Array:
-        """Labels of a judge, bool ``[K]``: the step is right given its own prefix, flipped at the rate `noise`.
+    def errs(self, judge: int) -> Array:
+        """Where a judge errs, bool ``[K + 1]``: before each step and at the end, at the rate `noise`.
 
-        Where it errs is a function of the prompt, the steps so far, the seed and the judge alone.
+        It is a function of the prompt, the steps so far, the seed and the judge alone.
         """
         task, state = self.task, self.state
         steps = (state.kind + 1) * (task.base + 1) + state.digit + 1
-        flipped = _uniform(task.seed * 31 + judge, state.addends, steps) < task.noise
-        return (self.found.right ^ flipped) & self.found.taken
+        return _uniform(task.seed * 31 + judge, state.addends, steps) < task.noise
+
+    def judged(self, judge: int = 0) -> Array:
+        """Labels of a judge, bool ``[K]``: the step is right given its own prefix, flipped where the judge errs."""
+        return (self.found.right ^ self.errs(judge)[1:]) & self.found.taken
 
     @property
     def answers(self) -> Array:
@@ -177,7 +181,9 @@ class _Episode(NamedTuple):
 
 
 def _uniform(seed: int, head: Array, tail: Array) -> Array:
-    """A number in [0, 1) for every prefix of `tail`, from a hash (FNV-1a, finished as in MurmurHash3): f32 ``[K]``."""
+    """A number in [0, 1) for every prefix of `tail`, from a hash (FNV-1a, finished as in MurmurHash3): f32 ``[K + 1]``,
+    the first of `head` alone.
+    """
 
     def mix(h, x):
         h = (h ^ x.astype(jnp.uint32)) * jnp.uint32(16777619)
@@ -185,6 +191,7 @@ def _uniform(seed: int, head: Array, tail: Array) -> Array:
 
     start, _ = jax.lax.scan(mix, jnp.uint32(2166136261) ^ jnp.uint32(seed), head)
     _, h = jax.lax.scan(mix, start, tail)
+    h = jnp.concatenate([start[None], h])
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         h = (h ^ (h >> shift)) * jnp.uint32(factor)
     return ((h ^ (h >> 16)) >> 8).astype(jnp.float32) / 2**24
@@ -250,6 +257,13 @@ def _prover_value(e: _Episode) -> Array:
     return jnp.take(_belief(e), jnp.sum(e.state.addends) % e.task.base, axis=1)
 
 
+def _critic_value(e: _Episode) -> Array:
+    # Each draw takes success for failure at the rate `noise`; after the end nobody is asked.
+    value = _prover_value(e)[:-1]
+    draws = [jnp.where(e.errs(1 + _CRITIQUES + d)[:-1], 1 - value, value) for d in range(_DRAWS)]
+    return jnp.where(e.found.taken[:, None], jnp.stack(draws, axis=-1), jnp.nan)
+
+
 def _confidence(e: _Episode) -> Array:
     return jnp.exp(-jnp.sum(jax.scipy.special.entr(_belief(e)[1:]), axis=1))
 
@@ -279,6 +293,7 @@ _ORACLES: dict[str, Callable[[_Episode], Array]] = {
     "belief": _belief,
     "mark": lambda e: jnp.where(jnp.any(e.state.kind == ANSWER), e.found.total[-1], -1),
     "prover_value": _prover_value,
+    "critic_value": _critic_value,
     "correctness": lambda e: _prover_value(e)[1:],
     "confidence": _confidence,
     "accuracy": lambda e: e.found.correct.astype(jnp.float32),
@@ -299,14 +314,16 @@ class StepwiseTask:
     drawn uniformly (``1 / base``). After the last step it is 1 or 0: form earns nothing in it.
 
     `noise` is the error rate of the judge behind `process_reward` and the labels of steps: each label is flipped or not
-    by a hash of the prompt, the steps up to it and the seed, so the same content always gets the same label. What does
-    not come from a judge (outcome, potential, state) is exact.
+    by a hash of the prompt, the steps up to it and the seed, so the same content always gets the same label. The critic
+    behind `critic_value`, asked twice as each step begins, states the prover's exact value V, and 1 - V where it errs;
+    its two draws err independently of each other and of the judges. What comes from neither (outcome, potential, state)
+    is exact.
 
     Attributes:
       addends: n, additions to make.
       base: digits are 0 to base - 1.
       max_turns: K, at least ``addends + 1``; None for ``addends + 2``, which leaves room for one filler.
-      noise: rate at which the judge's labels are flipped, in [0, 0.5].
+      noise: rate at which the judge's labels, and what the critic states, are turned round, in [0, 0.5].
       hackable: whether fillers earn process reward as additions do. There are then up to
         ``max_turns - 1`` steps to be paid for, however few are needed.
       format_reward: received for a well-formed episode.

@@ -123,6 +123,37 @@ def test_the_judge_errs_at_its_rate_and_always_alike(played):
     assert (np.asarray(run(other, many, steps)) != labels)[taken].mean() > 0.2
 
 
+def test_the_critic_states_the_provers_value_and_errs_at_its_rate(played):
+    prompts, steps, batch = played
+    value, taken = batch.signals["prover_value"][..., :-1], batch.signals["state_key"] >= 0
+    said = batch.signals["critic_value"]
+    assert said.shape == (*taken.shape, 2)
+    np.testing.assert_array_equal(said, np.where(taken, value, np.nan)[..., None].repeat(2, -1))
+
+    many = TASK.prompts("train", 0, 256)
+    steps = random_steps(np.random.default_rng(2), TASK, many, 8)
+    noisy = StepwiseTask(**{**TASK.__dict__, "noise": 0.2, "signals": ("critic_value", "prover_value", "judge_error")})
+    run = jax.jit(lambda p, s: noisy.play(p, s))
+    heard = run(many, steps)
+    value, said = heard.signals["prover_value"][..., :-1, None], np.asarray(heard.signals["critic_value"])
+    wrong, known = np.abs(said - value) > 1e-6, np.isfinite(said).all(-1)
+    np.testing.assert_allclose(
+        said[wrong & known[..., None]], (1 - value + 0 * said)[wrong & known[..., None]], atol=1e-6
+    )
+    # The value of a prompt is one draw a prompt, so begin where contents differ; 1 - V is V at one half.
+    for k in (1, 2, 3):
+        told = known[..., k] & (np.abs(value[..., k, 0] - 0.5) > 1e-3)
+        rate = wrong[..., k, :][told]
+        np.testing.assert_allclose(rate.mean(0), 0.2, atol=0.06)
+        np.testing.assert_allclose(rate.all(-1).mean(), 0.04, atol=0.03)  # independent
+    # What is stated as a step begins knows nothing of the step: rollouts that agree so far are told the same.
+    first = said[..., 0, :]
+    np.testing.assert_array_equal(first, first[:, :1].repeat(8, 1))
+    assert 0.1 < wrong[:, 0, 0].mean() < 0.3
+    again = np.asarray(run(jax.tree.map(lambda x: x[::-1], many), steps[::-1, ::-1]).signals["critic_value"])
+    np.testing.assert_array_equal(again, said[::-1, ::-1])
+
+
 def test_fillers_pay_only_whoever_can_be_fooled(played):
     prompts, _, _ = played
     addends = np.asarray(prompts.data)[:1]

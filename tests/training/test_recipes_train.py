@@ -26,7 +26,6 @@ NOT_FED = {
     "avatar": "is_offpolicy",
     "brpo": "budget",
     "ctpd": "teacher_span_better",
-    "genac": "critic_value",
     "rise_dpo": "edit_mask",
     "tips_prm": "solution_label",
     "vpr": "candidate_reward",

@@ -358,14 +358,14 @@ SIGNALS: dict[str, SignalSpec] = {
     "summary_reward": SignalSpec(
         ("P", "G", "B", "S"),
         "float32",
-        "verified reward of summary s written from the thinking cut at budget b",
-        "a sampler of yours that writes summaries of thinking that was cut",
+        "reward of summary s written from the thinking cut at budget b: verified, or (S = 1) the one to be expected",
+        "creditjax.signals.budgets",
     ),
     "budget": SignalSpec(
         ("P", "B"),
         "int32",
         "number of thinking tokens at which thinking is cut, increasing",
-        "a sampler of yours that writes summaries of thinking that was cut",
+        "creditjax.signals.budgets",
     ),
     "running_baseline": SignalSpec(
         (), "float32", "moving average of the outcome before this batch", "the training loop"

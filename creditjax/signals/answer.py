@@ -9,7 +9,7 @@ log-probability counts.
 import jax
 from jax import numpy as jnp
 
-from creditjax.models.base import Params, Policy
+from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.numerics import masked_mean
 from creditjax.trajectory import Trajectory
 
@@ -29,6 +29,45 @@ def boundary_ends(batch: Trajectory) -> Array:
     return jnp.concatenate([first[..., None], jnp.maximum(jnp.moveaxis(ends, 0, -1), first[..., None])], axis=-1)
 
 
+def force_answers(
+    policy: Policy, params: Params, batch: Trajectory, ends: Array, sampling: Sampling = Sampling()
+) -> tuple[PolicyOutput, Array]:
+    """What the policy says of each accepted answer, written behind each of N cuts of every rollout.
+
+    The model reads ``N C`` times as many rows as the batch has, `A` positions longer.
+
+    Args:
+      policy: the model.
+      params: its parameters.
+      batch: rollouts ``[P, G, T]`` with `token_mask`, `answer_tokens` and `answer_scored`.
+      ends: i32 ``[P, G, N]``, how many positions lie before each cut.
+      sampling: static.
+
+    Returns:
+      Log-probability and entropy ``[P, G, N, C, T + A]``, and where an answer's token counts, bool of that shape.
+    """
+    answer, scored = batch.signals["answer_tokens"], batch.signals["answer_scored"]
+    shape = (*ends.shape, answer.shape[1])  # P, G, N, C
+
+    def rows(x: Array, tail: Array) -> Array:
+        """``[P, G, N or 1, 1, T]`` and ``[P, 1, 1, C, A]`` side by side."""
+        parts = (jnp.broadcast_to(y, (*shape, y.shape[-1])) for y in (x, tail[:, None, None]))
+        return jnp.concatenate(list(parts), axis=-1)
+
+    kept = batch.signals["token_mask"][:, :, None] & (jnp.arange(batch.length) < ends[..., None])
+    scored = scored & (answer >= 0)
+    acted = rows(jnp.zeros_like(kept)[..., None, :], scored)
+    flat = lambda x: x.reshape(-1, x.shape[-1])  # noqa: E731
+    probe = Trajectory(
+        tokens=flat(rows(batch.tokens[:, :, None, None], jnp.maximum(answer, 0))),
+        action_mask=flat(acted),
+        outcome=jnp.zeros(acted.size // acted.shape[-1]),
+        signals={"token_mask": flat(rows(kept[..., None, :], answer >= 0))},
+    )
+    out = policy.evaluate(params, probe, sampling)
+    return PolicyOutput(out.logprob.reshape(acted.shape), out.entropy.reshape(acted.shape)), acted
+
+
 def answer_probe(policy: Policy, params: Params, batch: Trajectory) -> tuple[Array, Array]:
     """Mean log-probability, and mean entropy, of each accepted answer's tokens at each boundary.
 
@@ -43,28 +82,8 @@ def answer_probe(policy: Policy, params: Params, batch: Trajectory) -> tuple[Arr
       Two f32 ``[P, G, K + 1, C]``. The entropy is that of the distributions along the forced answer; for an answer of
       one token it is that of a drawn one.
     """
-    answer, scored = batch.signals["answer_tokens"], batch.signals["answer_scored"]
-    ends = boundary_ends(batch)
-    shape = (*ends.shape, answer.shape[1])  # P, G, K+1, C
-
-    def rows(x: Array, tail: Array) -> Array:
-        """``[P, G, K+1 or 1, 1, T]`` and ``[P, 1, 1, C, A]`` side by side."""
-        parts = (jnp.broadcast_to(y, (*shape, y.shape[-1])) for y in (x, tail[:, None, None]))
-        return jnp.concatenate(list(parts), axis=-1)
-
-    kept = batch.signals["token_mask"][:, :, None] & (jnp.arange(batch.length) < ends[..., None])
-    scored = scored & (answer >= 0)
-    acted = rows(jnp.zeros_like(kept)[..., None, :], scored)
-    flat = lambda x: x.reshape(-1, x.shape[-1])  # noqa: E731
-    probe = Trajectory(
-        tokens=flat(rows(batch.tokens[:, :, None, None], jnp.maximum(answer, 0))),
-        action_mask=flat(acted),
-        outcome=jnp.zeros(acted.size // acted.shape[-1]),
-        signals={"token_mask": flat(rows(kept[..., None, :], answer >= 0))},
-    )
-    out = policy.evaluate(params, probe)
-    mean = lambda x: masked_mean(x.reshape(*shape, -1), acted, axis=-1)  # noqa: E731
-    return mean(out.logprob), mean(out.entropy)
+    out, scored = force_answers(policy, params, batch, boundary_ends(batch))
+    return masked_mean(out.logprob, scored, axis=-1), masked_mean(out.entropy, scored, axis=-1)
 
 
 def answer_signals(policy: Policy, params: Params, batch: Trajectory) -> dict[str, Array]:

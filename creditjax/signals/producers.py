@@ -5,6 +5,7 @@
     reward model        logprob_prm                                                      one pass
     attention           attention_distance, future_influence, attention_flow             two passes
     answer probe        answer_logprob, potential, correctness, confidence               (K + 1) C rows for each
+    thinking cut        budget, summary_reward                                           B C rows for each
     hidden states       hidden, prefix_score, prompt_score                               one pass
     loops               loop_logprob, exit_pdf                                           one pass
     attribution         judge_grad_dot_emb, judge_verdict, attributions                  backward passes
@@ -18,11 +19,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+from jax import numpy as jnp
 
 from creditjax.models.base import Params, Policy, Sampling
 from creditjax.signals.answer import answer_signals
 from creditjax.signals.attention import ATTENDED, attention_signals
 from creditjax.signals.attribution import attributions, judge_gradients
+from creditjax.signals.budgets import budgets_of, summary_rewards
 from creditjax.signals.hidden import hidden_states, prefix_scores
 from creditjax.signals.implicit import implicit_prm_probe
 from creditjax.signals.loops import LOOPED, loop_signals
@@ -112,6 +115,14 @@ def _answer(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[s
     return {name: found[name] for name in names}
 
 
+def _cut_thinking(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    budgets = jnp.asarray(budgets_of(models.task))
+    found = {"budget": jnp.broadcast_to(budgets, (batch.batch_shape[0], len(budgets)))}
+    if "summary_reward" in names:
+        found["summary_reward"] = summary_rewards(models.policy, models.params, batch, budgets, models.sampling)
+    return {name: found[name] for name in names}
+
+
 def _loops(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
     return loop_signals(models.policy, models.params, batch, names, models.sampling)
 
@@ -154,6 +165,7 @@ def _wants(owner: str, attribute: str) -> Callable[[Any, Any, str], str | None]:
 
 
 _ANSWER = Producer(_answer, reads=("answer_tokens", "answer_scored"))
+_BUDGET = Producer(_cut_thinking, fault=_wants("task", "turns"))
 _ATTENTION = Producer(_attention, uses=("answer_mask",), fault=_wants("policy", "fold_attention"))
 _PREFIXES = Producer(_prefixes, value_head=True, fault=_wants("policy", "prefix_values"))
 _JUDGE = Producer(_judged, fault=_wants("task", "verdicts"))
@@ -177,6 +189,8 @@ PRODUCERS: dict[str, Producer] = {
     **dict.fromkeys(ATTENDED, _ATTENTION),
     **dict.fromkeys(("answer_logprob", "potential", "correctness", "confidence"), _ANSWER),
     **dict.fromkeys(LOOPED, Producer(_loops, fault=_wants("policy", "fold_attention"))),
+    "budget": _BUDGET,
+    "summary_reward": _BUDGET._replace(reads=("answer_tokens", "answer_scored", "thinking_mask")),
     "hidden": Producer(_of_model(hidden_states), fault=_wants("policy", "contexts")),
     **dict.fromkeys(("prefix_score", "prompt_score"), _PREFIXES),
     "judge_grad_dot_emb": _JUDGE,

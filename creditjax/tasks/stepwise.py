@@ -332,6 +332,8 @@ class StepwiseTask:
       gold_fillers: probability that a demonstration repeats the total where it has a turn to spare.
       instructed: share of demonstrations whose prompt carries an instruction: behind "check" and "good" they make no
         error, behind "bad" three steps in four are false. It gives the prompt variants a meaning.
+      budgets: numbers of thinking tokens, increasing, at which thinking is cut (`creditjax.signals.budgets`); None
+        spreads four over the positions.
       eval_size: number of held-out prompts.
       seed: fixes prompts, demonstrations and the judge's errors.
       signals: names of the signals that `annotate` adds; None for all of `offered_signals`.
@@ -350,6 +352,7 @@ class StepwiseTask:
     gold_noise: float = 0.0
     gold_fillers: float = 0.0
     instructed: float = 0.0
+    budgets: Sequence[int] | None = None
     eval_size: int = 256
     seed: int = 0
     signals: Sequence[str] | None = None
@@ -359,6 +362,13 @@ class StepwiseTask:
     def __post_init__(self):
         if self.signals is not None:
             object.__setattr__(self, "signals", tuple(self.signals))  # hashable, whatever sequence came
+        if self.budgets is not None:
+            object.__setattr__(self, "budgets", tuple(self.budgets))
+            _check("len(budgets)", len(self.budgets), int, 1)
+            least = 1
+            for budget in self.budgets:
+                _check("budgets", budget, int, least)
+                least = budget + 1
         _check("addends", self.addends, int, 1)
         _check("base", self.base, int, 2)
         _check("max_turns", self.environment.max_turns, int, self.addends + 1)

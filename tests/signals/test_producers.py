@@ -12,6 +12,7 @@ from creditjax.signals import PRODUCERS, Models, produce
 from creditjax.signals.answer import boundary_ends
 from creditjax.signals.attention import absorbing_flow, future_influence, middle_layers, windowed_distance
 from creditjax.signals.attribution import lime, shares
+from creditjax.signals.budgets import budgets_of, cut_ends
 from creditjax.signals.hidden import gradient_features
 from creditjax.signals.planning import mine_strategic_grams, ngram_mask, pad_grams
 from creditjax.tasks.stepwise import StepwiseTask
@@ -22,7 +23,8 @@ CONFIG = TransformerConfig(TASK.vocab_size, width=8, depth=2, heads=2, mlp_width
 POLICY = TransformerPolicy(CONFIG)
 OWN = (
     "attention_distance", "future_influence", "attention_flow", "answer_logprob", "hidden", "prefix_score",
-    "prompt_score", "loop_logprob", "exit_pdf", "judge_grad_dot_emb", "judge_verdict", "attributions", "planning_mask",
+    "prompt_score", "loop_logprob", "exit_pdf", "budget", "summary_reward", "judge_grad_dot_emb", "judge_verdict",
+    "attributions", "planning_mask",
 )  # fmt: skip
 BOTH = ("potential", "correctness", "confidence")  # by the task's oracle, or else by the policy
 
@@ -53,7 +55,7 @@ def made(params, batch):
 
 
 def test_every_signal_has_the_axes_of_its_row(made, batch):
-    sizes = {"P": 3, "G": 2, "T": batch.length, "K": 4, "K+1": 5, "C": None, "H": 8, "L": 2, "X": 3}
+    sizes = {"P": 3, "G": 2, "T": batch.length, "K": 4, "K+1": 5, "C": None, "H": 8, "L": 2, "X": 3, "B": 4, "S": 1}
     for name in (*OWN, *BOTH):
         spec, value = SIGNALS[name], np.asarray(made.signals[name])
         assert len(spec.axes) == value.ndim and str(value.dtype) == spec.dtype, name
@@ -183,6 +185,50 @@ def test_answers_at_every_boundary_are_separate_passes(params, batch, made):
     # The task's own potential is not overwritten.
     kept = probe(params, batch, ("potential",))
     np.testing.assert_array_equal(kept.signals["potential"], batch.signals["potential"])
+
+
+def test_thinking_is_cut_at_budgets(params, batch, made):
+    """Each row by hand: the tokens before the cut, then every accepted answer behind its cue."""
+    budgets = np.asarray(made.signals["budget"])
+    assert budgets.tolist() == [[2, 4, 6, 8]] * 3  # four turns of two tokens
+    assert budgets_of(StepwiseTask(budgets=(1, 5))).tolist() == [1, 5]
+    # A second answer, of another length, and a third that is padding alone.
+    answer, scored = np.full((3, 3, 3), -1, np.int32), np.zeros((3, 3, 3), bool)
+    answer[:, 0, :2], scored[:, 0, 1] = batch.signals["answer_tokens"][:, 0], True
+    answer[:, 1], scored[:, 1, 1:] = [11, 9, 10], True
+    more = batch.with_signals(answer_tokens=answer, answer_scored=scored)
+    several = np.asarray(probe(params, more, ("summary_reward",)).signals["summary_reward"])
+    alone = np.asarray(made.signals["summary_reward"])
+    stopped = 0
+    for p, g in np.ndindex(3, 2):
+        acted, thought = np.asarray(batch.action_mask[p, g]), np.asarray(batch.signals["thinking_mask"][p, g])
+        places = np.flatnonzero(acted & thought)
+        for b in range(4) if (p, g) in ((0, 0), (1, 1)) else (1,):
+            budget = budgets[p, b]
+            end = places[budget] if budget < len(places) else places[-1] + 1
+            stopped += budget > len(places)
+            kept = np.flatnonzero(np.asarray(batch.signals["token_mask"][p, g]) & (np.arange(len(acted)) < end))
+            assert not np.asarray(batch.signals["answer_mask"][p, g])[kept].any()
+            chances = []
+            for c, length, first in ((0, 2, 1), (1, 3, 1)):
+                row = np.concatenate([np.asarray(batch.tokens[p, g])[kept], answer[p, c, :length]]).astype(np.int32)
+                final = np.arange(len(row)) >= len(row) - length + first
+                plain = Trajectory(row, final, 0.0, signals={"token_mask": np.ones_like(final)})
+                chances.append(np.exp(float(POLICY.evaluate(params, plain).logprob.sum())))
+            np.testing.assert_allclose(alone[p, g, b, 0], chances[0], atol=1e-4)
+            np.testing.assert_allclose(several[p, g, b, 0], sum(chances), atol=1e-4)
+    assert stopped and (alone >= 0).all() and (alone <= 1).all()
+    # What was written behind the cut, and what lies under the masks, does not matter.
+    ends = np.asarray(cut_ends(batch, np.int32([2])))
+    other = np.where(np.arange(batch.length) < ends, batch.tokens, 0)
+    cut = probe(params, batch.replace(tokens=other), ("summary_reward",)).signals["summary_reward"]
+    np.testing.assert_allclose(cut[:, :, 0], alone[:, :, 0], atol=1e-5)
+    assert np.abs(np.asarray(cut) - alone)[:, :, 3].max() > 1e-4
+    # Who never thinks is cut where the answer begins, and who never acts at the end.
+    silent = batch.with_signals(thinking_mask=np.zeros_like(batch.action_mask))
+    np.testing.assert_array_equal(cut_ends(silent, np.int32([1, 3])), np.full((3, 2, 2), TASK.prompt_length))
+    nothing = silent.replace(action_mask=np.zeros_like(batch.action_mask))
+    np.testing.assert_array_equal(cut_ends(nothing, np.int32([1])), batch.length)
 
 
 def test_hidden_states_predict_the_tokens(params, batch, made):
@@ -316,6 +362,10 @@ def test_what_is_missing_is_named(params, batch):
     bare = batch.replace(signals={"token_mask": batch.signals["token_mask"]})
     with pytest.raises(ValueError, match="signal answer_logprob: made from answer_tokens, answer_scored, which task"):
         produce(Models(POLICY, params, task=TASK), bare, ["answer_logprob"])
+    with pytest.raises(
+        ValueError, match="signal summary_reward: made from answer_tokens, answer_scored, thinking_mask"
+    ):
+        produce(Models(POLICY, params, task=TASK), bare, ["summary_reward"])
     with pytest.raises(ValueError, match="signal planning_mask: task object has no strategic_grams"):
         produce(Models(POLICY, params, task=object()), bare, ["planning_mask"])
     headless = TransformerPolicy(TransformerConfig(**{**CONFIG.__dict__, "value_head": False}))

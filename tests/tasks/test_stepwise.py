@@ -277,6 +277,10 @@ def test_options_are_checked():
         StepwiseTask(noise=0.6)
     with pytest.raises(TypeError, match="hackable: 1, wanted a bool"):
         StepwiseTask(hackable=1)
+    with pytest.raises(ValueError, match="budgets: 2, wanted at least 3"):
+        StepwiseTask(budgets=(2, 2))
+    with pytest.raises(ValueError, match=r"len\(budgets\): 0, wanted at least 1"):
+        StepwiseTask(budgets=[])
     with pytest.raises(ValueError, match="the stepwise task has no 'proces_reward'"):
         tasks.make("stepwise", signals=("proces_reward",))
     with pytest.raises(ValueError, match=r"eval prompts 0 to 17, wanted a range within 0 to 16"):

@@ -24,11 +24,9 @@ TASKS = {
 # Recipes that neither task can feed, and the signal that is missing: it comes from a model or a sampler of its own.
 NOT_FED = {
     "avatar": "is_offpolicy",
-    "brpo": "budget",
     "ctpd": "teacher_span_better",
     "rise_dpo": "edit_mask",
     "tips_prm": "solution_label",
-    "vpr": "candidate_reward",
 }
 
 
@@ -87,6 +85,14 @@ def rollouts(task: str):
     return batch.replace(outcome=outcome).with_signals(accuracy=outcome, greedy_outcome=np.zeros(2, np.float32))
 
 
+def state_groups(programs: loop.Programs, state):
+    """Actions drawn in one state, half of them right in the first one; an untrained policy is right nowhere."""
+    batch = programs.roll(state, 0, "train", jax.random.key(1))
+    reward = np.zeros(batch.batch_shape, np.float32)
+    reward[0, :2] = 1
+    return batch.with_signals(candidate_reward=reward)
+
+
 @functools.cache
 def first_state(task: str, kept: tuple[bool, bool]):
     """A state with or without reference and reward model; its programs are those of whoever asks first."""
@@ -104,7 +110,8 @@ def test_a_recipe_does_one_update(name):
     _PROGRAMS.setdefault((task, kept), programs)
     state = jax.tree.map(jnp.copy, first_state(task, kept))
     before = jax.tree.map(np.asarray, state.params)
-    state, metrics = programs.step(state, rollouts(task), 2)
+    batch = rollouts(task) if not programs.recipe.sampler.commit else state_groups(programs, state)
+    state, metrics = programs.step(state, batch, 2)
     assert float(metrics["skipped_updates"][0]) == 0
     assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves((state.params, metrics)))
     assert int(state.step) == 1

@@ -79,11 +79,13 @@ def answer_probe(policy: Policy, params: Params, batch: Trajectory) -> tuple[Arr
       batch: rollouts ``[P, G, T]`` with `segment`, `token_mask`, `answer_tokens` and `answer_scored`.
 
     Returns:
-      Two f32 ``[P, G, K + 1, C]``. The entropy is that of the distributions along the forced answer; for an answer of
-      one token it is that of a drawn one.
+      Two f32 ``[P, G, K + 1, C]``, the first NaN for an answer of which no token is scored, such as padding where a
+      prompt accepts fewer. The entropy is that of the distributions along the forced answer; for an answer of one token
+      it is that of a drawn one.
     """
     out, scored = force_answers(policy, params, batch, boundary_ends(batch))
-    return masked_mean(out.logprob, scored, axis=-1), masked_mean(out.entropy, scored, axis=-1)
+    logprob = jnp.where(jnp.any(scored, axis=-1), masked_mean(out.logprob, scored, axis=-1), jnp.nan)
+    return logprob, masked_mean(out.entropy, scored, axis=-1)
 
 
 def answer_signals(policy: Policy, params: Params, batch: Trajectory) -> dict[str, Array]:
@@ -94,8 +96,9 @@ def answer_signals(policy: Policy, params: Params, batch: Trajectory) -> dict[st
     ``[P, G, K]``, ``exp(-entropy)`` there, of the same answer.
     """
     logprob, entropy = answer_probe(policy, params, batch)
-    best = jnp.argmax(logprob, axis=-1, keepdims=True)
-    potential = jnp.exp(jnp.max(logprob, axis=-1))
+    likelihood = jnp.where(jnp.isnan(logprob), -jnp.inf, logprob)
+    best = jnp.argmax(likelihood, axis=-1, keepdims=True)
+    potential = jnp.exp(jnp.max(likelihood, axis=-1))
     confidence = jnp.exp(-jnp.take_along_axis(entropy, best, axis=-1)[..., 0])
     return {
         "answer_logprob": logprob,

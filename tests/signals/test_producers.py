@@ -9,7 +9,7 @@ import pytest
 
 from creditjax.models import Sampling, TransformerConfig, TransformerPolicy
 from creditjax.signals import PRODUCERS, Models, produce
-from creditjax.signals.answer import boundary_ends
+from creditjax.signals.answer import answer_signals, boundary_ends
 from creditjax.signals.attention import absorbing_flow, future_influence, middle_layers, windowed_distance
 from creditjax.signals.attribution import lime, shares
 from creditjax.signals.budgets import budgets_of, cut_ends
@@ -182,6 +182,13 @@ def test_answers_at_every_boundary_are_separate_passes(params, batch, made):
     np.testing.assert_allclose(made.signals["potential"], np.exp(made.signals["answer_logprob"][..., 0]), rtol=1e-5)
     np.testing.assert_allclose(made.signals["correctness"], made.signals["potential"][..., 1:], rtol=1e-6)
     assert (made.signals["confidence"] > 1 / TASK.vocab_size - 1e-6).all() and (made.signals["confidence"] <= 1).all()
+    # An answer that is padding alone is no answer.
+    padded = {name: np.pad(batch.signals[name], ((0, 0), (1, 0), (0, 0)), constant_values=-1 if "tok" in name else 0)
+              for name in ("answer_tokens", "answer_scored")}  # fmt: skip
+    found = jax.jit(functools.partial(answer_signals, POLICY))(params, batch.with_signals(**padded))
+    assert np.isnan(found["answer_logprob"][..., 0]).all()
+    for name in BOTH:
+        np.testing.assert_allclose(found[name], made.signals[name], rtol=1e-5)
     # The task's own potential is not overwritten.
     kept = probe(params, batch, ("potential",))
     np.testing.assert_array_equal(kept.signals["potential"], batch.signals["potential"])

@@ -55,12 +55,15 @@ class Sampler(NamedTuple):
       greedy_baseline: one greedy rollout a prompt, whose outcome becomes the signal `greedy_outcome`.
       dynamic: resample prompts whose group teaches nothing (all outcomes equal).
       max_batches: generation batches a step before it goes on with what there is.
+      commit: a group is several actions drawn in one state, and the episode goes on with one of the best ("max") or
+        with any ("sample"), see `samplers.state_groups`; "" for whole rollouts.
     """
 
     group_size: int = 8
     greedy_baseline: bool = False
     dynamic: bool = False
     max_batches: int = 1
+    commit: str = ""
 
 
 class Parts(NamedTuple):

@@ -4,6 +4,8 @@ Standard deviations over a group are those of the population (`ddof` 0), as thes
 baselines of `baselines.py` divide by G - 1.
 """
 
+from typing import Literal
+
 from creditjax.algebra import (
     at_last_action,
     at_last_segment,
@@ -145,6 +147,7 @@ def vpr(
     min_group_size: int = 4,
     eps: float = 1e-8,
     eps_clip: float = 0.2,
+    commit: Literal["max", "sample"] = "max",
 ) -> Parts:
     """Candidate actions of one state, scored by an oracle and compared with each other alone (Verifiable Process
     Rewards, arXiv:2605.10325).
@@ -154,7 +157,8 @@ def vpr(
     loss. `mode` "mean_then_batch_whiten" centres by state and divides by the std of the batch, "group_whiten" (the
     code's default) divides by that of the state. "turn_index" is for ordinary rollouts, one action a state: the
     `process_reward` of each turn, the outcome paid with the last, is normalised over the batch's turns of that index,
-    or over all where fewer than `min_group_size` rollouts reach it.
+    or over all where fewer than `min_group_size` rollouts reach it. With state groups the episode goes on with one of
+    the best candidates, or with any (`commit` "sample"), which keeps to the states that the policy itself visits.
     """
     centre = (drop_silent_groups(), group_center(), batch_whiten(ddof=0, eps=eps * eps))
     divide = (drop_silent_groups(), group_normalize(ddof=0, eps=eps))
@@ -166,7 +170,8 @@ def vpr(
         "turn_index": lambda: chain(by_turn, batch_turn_normalize(least=min_group_size, ddof=0, eps=eps)),
     }
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
-    return Parts(choose("mode", mode, modes)(), loss, Sampler(group_size=4))
+    sampler = Sampler(group_size=4, commit="" if mode == "turn_index" else commit)
+    return Parts(choose("mode", mode, modes)(), loss, sampler)
 
 
 @register("vppo_prefix")

@@ -6,6 +6,7 @@ anywhere.
 Pure and jittable; a caller jits it with whatever shardings it likes.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -29,7 +30,9 @@ class Turns(NamedTuple):
       logprob: f32 ``[B, K, A + O]``, under the distribution sampled from, 0 elsewhere.
       reward: f32 ``[B, K]``, what the environment paid for each turn.
       terminated: bool ``[B, K]``, the episode ended in this turn.
-      states: final environment states ``[B, ...]``, ``None`` without an environment.
+      states: final environment states ``[B, ...]``, ``None`` without an environment; with `choose` those after each
+        turn, ``[B, K, ...]``.
+      chosen: i32 ``[P, K]``, which row of its group the group went on from after each turn, ``None`` without `choose`.
     """
 
     tokens: Array
@@ -39,6 +42,7 @@ class Turns(NamedTuple):
     reward: Array
     terminated: Array
     states: Any
+    chosen: Any = None
 
 
 class _Action(NamedTuple):
@@ -64,6 +68,7 @@ def generate(
     turns: TurnFormat,
     sampling: Sampling,
     environment: TurnEnvironment | None = None,
+    choose: Callable[[Array, Any], Array] | None = None,
 ) -> Turns:
     """Rolls every prompt out once for each of its keys.
 
@@ -79,6 +84,9 @@ def generate(
       turns: static layout.
       sampling: static.
       environment: answers between turns; without one there is a single turn.
+      choose: ``choose(turn, states)`` with environment states ``[B, ...]`` names one row of each group, i32 ``[P]``:
+        after each turn the whole group goes on from there, cache and episode, so that its rows act in one state again.
+        Without it each row goes its own way. Needs an environment.
 
     Returns:
       `Turns` with ``B = P * G`` rows, the rows of a prompt next to each other.
@@ -126,10 +134,21 @@ def generate(
             )
         ended = result.terminated & ~done
         out = _lay_out(action, tokens, mask, jnp.where(done, 0.0, result.reward), ended)
-        return (state, episodes, done | ended), out
+        done |= ended
+        if choose is None:
+            return (state, episodes, done), (out, (), ())
+        chosen = choose(index, episodes)
+        follow = lambda x, axis=0: _follow(x, chosen, group_size, axis)  # noqa: E731
+        cache = jax.tree.map(lambda x: follow(x, 1), state.cache)
+        after = (state._replace(logits=follow(state.logits), mask=follow(state.mask), cache=cache), episodes, done)
+        return (after[0], *jax.tree.map(follow, after[1:])), (out, episodes, chosen)
 
-    (_, episodes, _), out = lax.scan(turn, (state, episodes, done), jnp.arange(turns.max_turns))
-    return Turns(*(jnp.moveaxis(x, 0, 1) for x in out), states=episodes)
+    (_, episodes, _), (out, visited, chosen) = lax.scan(turn, (state, episodes, done), jnp.arange(turns.max_turns))
+    out = [jnp.moveaxis(x, 0, 1) for x in out]
+    if choose is None:
+        return Turns(*out, states=episodes)
+    visited, chosen = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), (visited, chosen))
+    return Turns(*out, states=visited, chosen=chosen)
 
 
 def _act(
@@ -200,6 +219,13 @@ def _repeat(x: Array, times: int, axis: int = 0) -> Array:
     shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
     wide = jnp.broadcast_to(jnp.expand_dims(x, axis + 1), shape)
     return wide.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
+
+
+def _follow(x: Array, chosen: Array, group_size: int, axis: int) -> Array:
+    """Every row of a group as the chosen one ``[P]`` of it, along an axis of ``P * G`` rows."""
+    groups = x.reshape(*x.shape[:axis], -1, group_size, *x.shape[axis + 1 :])
+    index = chosen.reshape(*(1,) * axis, -1, *(1,) * (groups.ndim - axis - 1))
+    return _repeat(jnp.take_along_axis(groups, index, axis=axis + 1).squeeze(axis + 1), group_size, axis)
 
 
 def _like(flag: Array, x: Array) -> Array:

@@ -7,6 +7,7 @@ from jax import numpy as jnp
 
 from creditjax.models.base import Params, Sampling, TextPolicy
 from creditjax.models.sampling import check_sampling
+from creditjax.samplers import state_groups
 from creditjax.samplers.decode import generate, row_keys
 from creditjax.tasks.base import Prompts, TextTask
 from creditjax.trajectory import Trajectory
@@ -24,6 +25,7 @@ def build(
     group_size: int = 1,
     *,
     greedy_baseline: bool = False,
+    commit: state_groups.Commit | None = None,
 ) -> Rollout:
     """A pure function ``rollout(params, prompts, key) -> Trajectory`` with leading axes ``[P, G]``, to be jitted.
 
@@ -47,13 +49,19 @@ def build(
       greedy_baseline: adds the signal `greedy_outcome` ``[P]``, the outcome of one more, greedy rollout of each prompt
         (ReMax, Li et al. 2023, arXiv:2310.10505). For tasks that are verified on the host it is NaN: build a greedy
         rollout of its own there, verify it, and use :func:`attach_greedy_outcome`.
+      commit: groups are the actions drawn in *one state*, see `samplers.state_groups`: after each turn the group goes
+        on from one of its actions, "max" from one of the best, "sample" from any. The leading axes then are
+        ``[P * K, G]``, the states of an episode next to each other, and there is the signal `candidate_reward`.
 
     Raises:
-      ValueError: a layout, sampling or group size that makes no sense, or, at the call, prompts of another length.
+      ValueError: state groups of a task without turns, or without the signal `process_reward`; a layout, sampling or
+        group size that makes no sense, or, at the call, prompts of another length.
     """
     check_sampling(sampling)
     _check_task(task, group_size)
     turns, environment = task.turns, task.environment
+    if commit is not None:
+        state_groups.check(task, commit, greedy_baseline)
 
     def rollout(params: Params, prompts: Prompts, key: Array) -> Trajectory:
         if prompts.tokens.shape[1:] != (task.prompt_length,) or prompts.mask.shape != prompts.tokens.shape:
@@ -62,8 +70,14 @@ def build(
                 f"wanted [P, prompt_length={task.prompt_length}] both"
             )
         count = prompts.tokens.shape[0]
-        keys = row_keys(key, count, group_size)
-        out = generate(policy, params, prompts, keys, turns, sampling, environment)
+        if commit is None:
+            out = generate(policy, params, prompts, row_keys(key, count, group_size), turns, sampling, environment)
+        else:
+            keys = row_keys(key, count, group_size + 1)  # those of the rows, and one for what they agree on
+            choose = state_groups.chooser(task, prompts, keys[:, -1], group_size, commit)
+            out = generate(policy, params, prompts, keys[:, :-1], turns, sampling, environment, choose)
+            out, prompts = state_groups.by_state(out, prompts, group_size, turns.pad_token)
+            count = prompts.tokens.shape[0]
 
         action = out.acted[..., : turns.action_length]  # a prefix of each turn
         last_of_turn = out.acted & ~jnp.pad(action[..., 1:], ((0, 0), (0, 0), (0, turns.observation_length + 1)))
@@ -92,7 +106,8 @@ def build(
             num_segments=turns.max_turns,
         )
         states = jax.tree.map(lambda x: x.reshape(count, group_size, *x.shape[1:]), out.states)
-        return task.annotate(batch, prompts, states)
+        batch = task.annotate(batch, prompts, states)
+        return batch if commit is None else state_groups.score(batch)
 
     if not greedy_baseline:
         return rollout

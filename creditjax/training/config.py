@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from creditjax.models.base import Policy, Sampling
 from creditjax.naming import nearest
+from creditjax.samplers import state_groups
 from creditjax.signals import producers
 from creditjax.training.step import Plan
 
@@ -220,13 +221,20 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
 
     recipe = _build_recipe(config.recipe)
     try:
-        task = _build_task(config.task, needed_signals(recipe))
+        # State groups are scored step by step.
+        scored = ("process_reward",) if recipe.sampler.commit else ()
+        task = _build_task(config.task, (*needed_signals(recipe), *scored))
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError(f"task: {error}") from error
     if config.warm_start.steps and not hasattr(task, "gold"):
         raise ConfigError(
             f"warm_start.steps: {config.warm_start.steps}, but task {config.task.name!r} has no gold answers"
         )
+    if recipe.sampler.commit:
+        try:
+            state_groups.check(task, recipe.sampler.commit, recipe.sampler.greedy_baseline)
+        except ValueError as error:
+            raise ConfigError(f"recipe {recipe.name!r} with task {config.task.name!r}: {error}") from error
     sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
     plan = Plan(batch.epochs, batch.minibatches, batch.micro_batches, batch.baseline_decay, config.steps)
     return Parts(task, _build_policy(config.policy, task, recipe), recipe, sampling, plan)

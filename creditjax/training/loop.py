@@ -173,7 +173,8 @@ class Programs:
         self._kept = (producers.reads_reference(self.names), reward.optimizer if reward else None)
         self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
 
-        self.rollout = self._rollout(parts.sampling, config.batch.group_size)
+        grouped = {"commit": self.recipe.sampler.commit} if self.recipe.sampler.commit else {}
+        self.rollout = self._rollout(parts.sampling, config.batch.group_size, **grouped)
         self.eval_rollout = self._rollout(Sampling(config.eval.temperature), 1)
         self.greedy_rollout = self._rollout(Sampling(0.0), 1) if self.recipe.sampler.greedy_baseline else None
         self.update = step_lib.make_update(self.learner, self.abstract, self.names)
@@ -186,8 +187,8 @@ class Programs:
         self.estimator = mesh_lib.replicate(mesh, self.recipe.estimator)
         self.objective = mesh_lib.replicate(mesh, self.recipe.objective)
 
-    def _rollout(self, sampling: Sampling, group_size: int):
-        rollout = samplers.build(self.task, self.policy, sampling, group_size)
+    def _rollout(self, sampling: Sampling, group_size: int, **options):
+        rollout = samplers.build(self.task, self.policy, sampling, group_size, **options)
         return step_lib.make_rollout(self.mesh, rollout, self.abstract.params)
 
     def init(self) -> state_lib.TrainState:

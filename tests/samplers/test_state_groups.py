@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import creditjax as cj
+from creditjax import samplers
+from creditjax.models import Sampling, TransformerConfig, TransformerPolicy
 from creditjax.samplers.state_groups import Candidate, Verdict, state_groups
-from creditjax.tasks import puzzles
+from creditjax.tasks import puzzles, stepwise
 
 SEARCH = puzzles.sokoban("....\n..#.\n.G..")
 START = int(np.argmax(np.where(SEARCH.distance == puzzles.UNSOLVABLE, -1, SEARCH.distance)))
@@ -76,3 +78,82 @@ def test_its_batches_are_what_vpr_reads():
 def test_options_are_checked():
     with pytest.raises(ValueError, match="commit"):
         state_groups(act, judge, jnp.zeros(1, int), jax.random.key(0), turns=1, commit="best")
+
+
+ADDENDS, BASE, TURNS = 2, 3, 4
+TASK = stepwise.StepwiseTask(addends=ADDENDS, base=BASE, max_turns=TURNS, signals=("process_reward",))
+POLICY = TransformerPolicy(TransformerConfig(TASK.vocab_size, width=16, depth=1, heads=2, mlp_width=24))
+FIRST_DIGIT = TASK.vocab_size - BASE
+
+
+def step_reward(addends, steps):
+    """Whether the last of the steps (kind, digit) is right and no filler, and whether it ends the episode well."""
+    consumed = total = 0
+    for kind, digit in steps:
+        follows = {"+": consumed < ADDENDS, "A": consumed == ADDENDS}.get(kind, False)
+        gain = addends[consumed] if kind == "+" and consumed < ADDENDS else 0
+        right = follows and digit == (total + gain) % BASE
+        consumed += kind == "+" and consumed < ADDENDS
+        total = total if digit is None else digit
+    return float(right), float(steps[-1][0] == "A" and digit == sum(addends) % BASE)
+
+
+@pytest.mark.parametrize("commit", ["max", "sample"])
+def test_a_language_model_acts_in_the_states_that_its_chosen_actions_lead_to(commit):
+    prompts, group = TASK.prompts("train", 0, 64), 4
+    params = POLICY.init(jax.random.key(0))
+    rollout = jax.jit(samplers.build(TASK, POLICY, Sampling(), group, commit=commit))
+    made = jax.tree.map(np.asarray, rollout(params, prompts, jax.random.key(1)))
+    start, width = TASK.prompt_length, 2
+    assert made.tokens.shape == (64 * TURNS, group, start + TURNS * width)
+    kinds = {stepwise.PLUS: "+", stepwise.SAME: "=", stepwise.ANSWER: "A"}
+
+    def step(tokens):
+        kind, digit = kinds.get(int(tokens[0])), int(tokens[1]) - FIRST_DIGIT
+        return (kind, digit) if kind and digit >= 0 else (None, None)
+
+    passed_over = 0
+    for p in range(64):
+        history, done = np.zeros((0, width), int), False
+        for turn in range(TURNS):
+            row = p * TURNS + turn
+            acted = np.zeros(made.tokens.shape[-1], bool)
+            acted[start + turn * width : start + (turn + 1) * width] = not done
+            np.testing.assert_array_equal(made.action_mask[row], np.tile(acted, (group, 1)))
+            if done:
+                assert np.isnan(made.outcome[row]).all()
+                continue
+            turns = made.tokens[row][:, start:].reshape(group, TURNS, width)
+            np.testing.assert_array_equal(made.tokens[row][:, :start], np.tile(prompts.tokens[p], (group, 1)))
+            np.testing.assert_array_equal(turns[:, :turn], np.tile(history, (group, 1, 1)))
+            assert not turns[:, turn + 1 :].any()
+            assert made.signals["token_mask"][row].sum() == group * (prompts.mask[p].sum() + (turn + 1) * width)
+            steps = [[step(x) for x in (*history, own)] for own in turns[:, turn]]
+            wanted = np.array([step_reward(prompts.data[p].tolist(), s) for s in steps])
+            np.testing.assert_array_equal(made.signals["candidate_reward"][row], wanted[:, 0])
+            np.testing.assert_array_equal(made.outcome[row], wanted[:, 1])
+            if turn + 1 < TURNS:
+                # The next state says which candidate was gone on with; none that ended is followed by a state.
+                live = made.action_mask[row + 1].any()
+                after = made.tokens[row + 1][0, start:].reshape(TURNS, width)[turn]
+                allowed = wanted[:, 0] == wanted[:, 0].max() if commit == "max" else np.ones(group, bool)
+                ends = np.array([s[-1][0] == "A" for s in steps])
+                assert (allowed & (((turns[:, turn] == after).all(-1) & ~ends) if live else ends)).any()
+                passed_over += (wanted[:, 0] < wanted[:, 0].max()).any()
+                history, done = np.concatenate([history, after[None]]), not live
+    assert passed_over > 5
+    # The cache is that of the state: the loop's log-probabilities are those of a plain pass over each row.
+    evaluated = jax.jit(POLICY.evaluate)(params, made).logprob
+    np.testing.assert_allclose(made.logprob, np.where(made.action_mask, evaluated, 0.0), atol=1e-5)
+
+
+def test_a_task_whose_oracle_does_not_score_actions_is_refused():
+    def build(task, **options):
+        return samplers.build(task, POLICY, Sampling(), 2, **{"commit": "max", **options})
+
+    with pytest.raises(ValueError, match="StepwiseTask does not make the signal 'process_reward'"):
+        build(stepwise.StepwiseTask(signals=()))
+    with pytest.raises(ValueError, match="commit: 'best', wanted 'max' or 'sample'"):
+        build(TASK, commit="best")
+    with pytest.raises(ValueError, match="greedy_baseline"):
+        build(TASK, greedy_baseline=True)

@@ -28,6 +28,10 @@ def test_a_good_config_is_built():
         ({"batch__prompts": 12}, r"batch.prompts: 12, wanted a multiple of 8"),
         ({"batch__group_size": 0}, r"config.batch.group_size: 0, wanted at least 1"),
         ({"on_fault": "stopp"}, r"config.on_fault: 'stopp' is unknown; did you mean stop"),
+        (
+            {"recipe": {"name": "vpr"}},
+            r"recipe 'vpr' with task 'control': commit: .*does not make .*'process_reward'",
+        ),
         ({"warm_start__steps": 3}, r"warm_start.steps: 3, but task 'control' has no gold answers"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",

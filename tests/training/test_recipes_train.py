@@ -19,14 +19,14 @@ from creditjax.training import mesh as mesh_lib
 TASKS = {
     "stepwise": {"addends": 2, "base": 3, "eval_size": 4},
     "lookup": {"num_entities": 4, "num_relations": 2, "hops": 1, "num_skills": 2, "gold_noise": 0.5, "eval_size": 4},
+    "judging": {"addends": 2, "base": 3, "gold_noise": 0.5, "eval_size": 4},
 }
 
-# Recipes that neither task can feed, and the signal that is missing: it comes from a model or a sampler of its own.
+# Recipes that none of the tasks can feed, and the signal that is missing: it comes from a model or a sampler of its own.
 NOT_FED = {
     "avatar": "is_offpolicy",
     "ctpd": "teacher_span_better",
     "rise_dpo": "edit_mask",
-    "tips_prm": "solution_label",
 }
 
 
@@ -72,7 +72,7 @@ def rollouts(task: str):
 
     def roll(params, reference, judge, prompts, key):
         # An untrained policy does nothing that means anything: demonstrations, some of them wrong.
-        expert = (steps,) if task == "stepwise" else (whole.expert, jax.random.split(key, (2, 4)))
+        expert = (whole.expert, jax.random.split(key, (2, 4))) if task == "lookup" else (steps,)
         batch = whole.play(prompts, *expert)
         batch = batch.replace(logprob=programs.policy.evaluate(params, batch).logprob)
         models = Models(programs.policy, params, reference, judge, programs.sampling, whole)

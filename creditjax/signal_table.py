@@ -124,7 +124,10 @@ SIGNALS: dict[str, SignalSpec] = {
         ("pred_outcome",),
     ),
     "solution_label": SignalSpec(
-        ("P",), "int32", "true outcome label of the solution that a judge reads: 1 right, 0 wrong", "the tasks"
+        ("P",),
+        "int32",
+        "true outcome label of the solution that a judge reads: 1 right, 0 wrong",
+        "creditjax.tasks.judging",
     ),
     "logprob_negative": SignalSpec(
         _PGT, "float32", "log-probability of the token under a negative or empty prompt", _PROMPTED

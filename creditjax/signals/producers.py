@@ -10,6 +10,7 @@
     loops               loop_logprob, exit_pdf                                           one pass
     attribution         judge_grad_dot_emb, judge_verdict, attributions                  backward passes
     phrases             planning_mask                                                    none
+    judgements          verdict                                                          none
 
 A producer is a pure function ``(models, batch, names) -> arrays by name``, called inside the jitted update on a piece
 ``[P, G, T]`` of the batch. A new one is a row here.
@@ -33,6 +34,7 @@ from creditjax.signals.planning import ngram_mask
 from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.prompted import PROMPTED, prompt_fault, prompted_logprob
 from creditjax.signals.steps import prompt_length
+from creditjax.signals.verdicts import read_judgement
 from creditjax.trajectory import Trajectory
 
 Array = jax.Array
@@ -148,6 +150,15 @@ def _planning(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict
     return dict.fromkeys(names, mask)
 
 
+def _verdict(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    right, wrong = models.task.label_tokens
+    steps = jnp.full(batch.batch_shape, models.task.num_steps)
+    read = read_judgement(
+        batch.tokens, batch.action_mask, steps, right=right, wrong=wrong, num_steps=models.task.num_steps
+    )
+    return dict.fromkeys(names, read.verdict)
+
+
 def _prompt_length(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
     return dict.fromkeys(names, prompt_length(batch))
 
@@ -197,6 +208,7 @@ PRODUCERS: dict[str, Producer] = {
     "judge_verdict": _JUDGE,
     "attributions": Producer(_of_model(attributions), value_head=True, fault=_wants("policy", "value_embedded")),
     "planning_mask": Producer(_planning, fault=_wants("task", "strategic_grams")),
+    "verdict": Producer(_verdict, fault=_wants("task", "label_tokens")),
     "prompt_length": Producer(_prompt_length, reads=("token_mask",)),
 }
 """Every signal that a model makes, by name."""

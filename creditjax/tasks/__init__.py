@@ -11,6 +11,7 @@ from creditjax.tasks.base import ControlTask, Prompts, TextTask, TurnEnvironment
 TASKS: dict[str, tuple[str, str]] = {
     "lookup": ("creditjax.tasks.lookup", "LookupTask"),
     "stepwise": ("creditjax.tasks.stepwise", "StepwiseTask"),
+    "judging": ("creditjax.tasks.judging", "JudgingTask"),
     "reasoning_gym": ("creditjax.tasks.reasoning", "ReasoningTask"),
     "gsm8k": ("creditjax.tasks.gsm8k", "GSM8KTask"),
     "control": ("creditjax.tasks.control", "GymnaxTask"),

@@ -364,22 +364,22 @@ class StepwiseTask:
             object.__setattr__(self, "signals", tuple(self.signals))  # hashable, whatever sequence came
         if self.budgets is not None:
             object.__setattr__(self, "budgets", tuple(self.budgets))
-            _check("len(budgets)", len(self.budgets), int, 1)
+            check_option("len(budgets)", len(self.budgets), int, 1)
             least = 1
             for budget in self.budgets:
-                _check("budgets", budget, int, least)
+                check_option("budgets", budget, int, least)
                 least = budget + 1
-        _check("addends", self.addends, int, 1)
-        _check("base", self.base, int, 2)
-        _check("max_turns", self.environment.max_turns, int, self.addends + 1)
+        check_option("addends", self.addends, int, 1)
+        check_option("base", self.base, int, 2)
+        check_option("max_turns", self.environment.max_turns, int, self.addends + 1)
         for name in ("prover_error", "gold_noise", "gold_fillers", "instructed"):
-            _check(name, getattr(self, name), float, 0.0, 1.0)
-        _check("noise", self.noise, float, 0.0, 0.5)
-        _check("format_reward", self.format_reward, float, -np.inf)
+            check_option(name, getattr(self, name), float, 0.0, 1.0)
+        check_option("noise", self.noise, float, 0.0, 0.5)
+        check_option("format_reward", self.format_reward, float, -np.inf)
         if not isinstance(self.hackable, bool):
             raise TypeError(f"hackable: {self.hackable!r}, wanted a bool")
-        _check("eval_size", self.eval_size, int, 1)
-        _check("seed", self.seed, int, 0, 2**32 - 1)
+        check_option("eval_size", self.eval_size, int, 1)
+        check_option("seed", self.seed, int, 0, 2**32 - 1)
         for name in self.signal_names:
             if name not in self.offered_signals():
                 raise ValueError(f"signals: the stepwise task has no {name!r}; {nearest(name, self.offered_signals())}")
@@ -480,42 +480,55 @@ class StepwiseTask:
 
     def play(self, prompts: Prompts, steps: Array) -> Trajectory:
         """Writes down given steps i32 ``[P, G, K, 2]`` (kind, digit token) as a sampled rollout, without `logprob`."""
-        shape = steps.shape[:2]
-
-        def episode(data, actions):
-            def turn(state, action):
-                mask = jnp.broadcast_to(~state.terminated, (_STEP,))
-                after, result = self.environment.step(state, action, mask)
-                return after, (jnp.where(mask, action, PAD), mask, result.reward, result.terminated & mask[0])
-
-            return jax.lax.scan(turn, self.environment.reset(data), actions)
-
-        group = jax.vmap(episode, in_axes=(None, 0))
-        states, (tokens, mask, reward, ended) = jax.vmap(group)(jnp.asarray(prompts.data), steps)
-
-        def lay_out(prompt, turns):
-            prompt = jnp.broadcast_to(jnp.asarray(prompt)[:, None], (*shape, self.prompt_length))
-            return jnp.concatenate([prompt.astype(turns.dtype), turns.reshape(*shape, -1)], axis=-1)
-
-        last = np.arange(_STEP) == _STEP - 1
-        nothing = jnp.zeros_like(prompts.tokens)
-        batch = Trajectory(
-            tokens=lay_out(prompts.tokens, tokens),
-            action_mask=lay_out(nothing, mask),
-            outcome=jnp.full(shape, jnp.nan),
-            reward=lay_out(nothing, reward[..., None] * last),
-            terminated=lay_out(nothing, ended[..., None] & last),
-            truncated=lay_out(nothing, jnp.zeros_like(mask)),
-            segment=lay_out(nothing - 1, jnp.where(mask, jnp.arange(self.turns.max_turns)[:, None], -1)),
-            signals={"token_mask": lay_out(prompts.mask, mask)},
-            num_segments=self.turns.max_turns,
-        )
-        return self.annotate(batch, prompts, states)
+        return play_steps(self, prompts, steps)
 
     def decode(self, tokens: Any) -> list[str]:
         """A printable string a token: digits, "+", "=", "A", "?", the words of instructions, "·" for padding."""
         names = [*_SPECIAL, *map(str, range(self.base))]
         return [names[t] if 0 <= t < len(names) else f"<{t}>" for t in np.asarray(tokens).reshape(-1).tolist()]
+
+
+def play_steps(task: Any, prompts: Prompts, steps: Array) -> Trajectory:
+    """Writes down given turns i32 ``[P, G, K, action_length]`` as a rollout of a task in which nothing is observed.
+
+    The rollout has the layout and the annotations of a sampled one, without `logprob`. Pure, not jitted.
+    """
+    shape, size = steps.shape[:2], task.turns.action_length
+
+    def episode(data, actions):
+        def turn(state, action):
+            mask = jnp.broadcast_to(~state.terminated, (size,))
+            after, result = task.environment.step(state, action, mask)
+            return after, (
+                jnp.where(mask, action, task.turns.pad_token),
+                mask,
+                result.reward,
+                result.terminated & mask[0],
+            )
+
+        return jax.lax.scan(turn, task.environment.reset(data), actions)
+
+    group = jax.vmap(episode, in_axes=(None, 0))
+    states, (tokens, mask, reward, ended) = jax.vmap(group)(jnp.asarray(prompts.data), steps)
+
+    def lay_out(prompt, turns):
+        prompt = jnp.broadcast_to(jnp.asarray(prompt)[:, None], (*shape, task.prompt_length))
+        return jnp.concatenate([prompt.astype(turns.dtype), turns.reshape(*shape, -1)], axis=-1)
+
+    last = np.arange(size) == size - 1
+    nothing = jnp.zeros_like(prompts.tokens)
+    batch = Trajectory(
+        tokens=lay_out(prompts.tokens, tokens),
+        action_mask=lay_out(nothing, mask),
+        outcome=jnp.full(shape, jnp.nan),
+        reward=lay_out(nothing, reward[..., None] * last),
+        terminated=lay_out(nothing, ended[..., None] & last),
+        truncated=lay_out(nothing, jnp.zeros_like(mask)),
+        segment=lay_out(nothing - 1, jnp.where(mask, jnp.arange(task.turns.max_turns)[:, None], -1)),
+        signals={"token_mask": lay_out(prompts.mask, mask)},
+        num_segments=task.turns.max_turns,
+    )
+    return task.annotate(batch, prompts, states)
 
 
 def _answer_tokens(task: StepwiseTask, addends: Array) -> Array:
@@ -532,7 +545,8 @@ _OF_PROMPTS: dict[str, Callable[[StepwiseTask, Array], Array]] = {
 }
 
 
-def _keys(task: StepwiseTask, stream: Array, indices: Array) -> Array:
+def index_keys(task: StepwiseTask, stream: Array, indices: Array) -> Array:
+    """A PRNG key of each prompt, by its index and what it is for; keys ``[P]``."""
     # The generator is named, so that no global setting can change the data.
     key = jax.random.fold_in(jax.random.key(task.seed, impl="threefry2x32"), stream)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, indices)
@@ -541,7 +555,7 @@ def _keys(task: StepwiseTask, stream: Array, indices: Array) -> Array:
 @functools.partial(jax.jit, static_argnums=0)
 def _prompts(task: StepwiseTask, split: Array, indices: Array) -> tuple[Array, Array, Array]:
     draw = lambda key: jax.random.randint(key, (task.addends,), 0, task.base)  # noqa: E731
-    addends = jax.vmap(draw)(_keys(task, split, indices))
+    addends = jax.vmap(draw)(index_keys(task, split, indices))
     # As long as a step: without fillers each addend lies equally far before the step that consumes it.
     pairs = jnp.stack([jnp.full_like(addends, PLUS), _DIGIT + addends], axis=-1).reshape(len(indices), -1)
     tokens = jnp.pad(pairs, ((0, 0), (0, 2)), constant_values=ASK).at[:, -1].set(PAD)
@@ -551,7 +565,7 @@ def _prompts(task: StepwiseTask, split: Array, indices: Array) -> tuple[Array, A
 @functools.partial(jax.jit, static_argnums=0)
 def _gold(task: StepwiseTask, split: Array, prompts: Prompts, start: Array) -> Trajectory:
     count, turns = prompts.tokens.shape[0], task.turns.max_turns
-    keys = _keys(task, split + len(SPLITS), start + jnp.arange(count, dtype=jnp.uint32))
+    keys = index_keys(task, split + len(SPLITS), start + jnp.arange(count, dtype=jnp.uint32))
     words = jnp.array([CHECK, GOOD, BAD])
 
     def demonstrate(key, addends):
@@ -581,7 +595,8 @@ def _gold(task: StepwiseTask, split: Array, prompts: Prompts, start: Array) -> T
     return task.play(shown, steps[:, None])
 
 
-def _check(name: str, value: Any, kind: type, low: float, high: float = np.inf) -> None:
+def check_option(name: str, value: Any, kind: type, low: float, high: float = np.inf) -> None:
+    """Raises a `TypeError` or `ValueError` that names the option unless `value` is of the kind and in the range."""
     wanted = numbers.Integral if kind is int else numbers.Real
     if isinstance(value, bool) or not isinstance(value, wanted):
         raise TypeError(f"{name}: {value!r}, wanted {'an integer' if kind is int else 'a number'}")

@@ -94,7 +94,7 @@ def test_overrides_reach_the_recipe_and_the_same_command_resumes(tmp_path):
     assert "this run is finished, 6 steps" in again.stderr
 
 
-@pytest.mark.parametrize("config", ["quickstart", "lookup", "chain", "gsm8k"])
+@pytest.mark.parametrize("config", ["quickstart", "lookup", "judging", "chain", "gsm8k"])
 def test_every_config_has_a_form_that_runs_at_once(tmp_path, config):
     # In this process, which compiles nothing twice.
     module = importlib.import_module(f"configs.{config}")
@@ -106,7 +106,7 @@ def test_every_config_has_a_form_that_runs_at_once(tmp_path, config):
     assert module.__doc__ and module.get_hyper()
 
 
-@pytest.mark.parametrize("config", ["quickstart", "lookup", "chain", "forkme"])
+@pytest.mark.parametrize("config", ["quickstart", "lookup", "judging", "chain", "forkme"])
 def test_every_config_and_every_point_of_its_sweep_is_valid(config):
     module = importlib.import_module(f"configs.{config}")
     for overrides in module.get_hyper():

@@ -206,24 +206,24 @@ def test_thinking_is_cut_at_budgets(params, batch, made):
     more = batch.with_signals(answer_tokens=answer, answer_scored=scored)
     several = np.asarray(probe(params, more, ("summary_reward",)).signals["summary_reward"])
     alone = np.asarray(made.signals["summary_reward"])
-    stopped = 0
-    for p, g in np.ndindex(3, 2):
+    rows, cuts, stopped = [], [], 0
+    for p, g, b in np.ndindex(3, 2, 4):
         acted, thought = np.asarray(batch.action_mask[p, g]), np.asarray(batch.signals["thinking_mask"][p, g])
         places = np.flatnonzero(acted & thought)
-        for b in range(4) if (p, g) in ((0, 0), (1, 1)) else (1,):
-            budget = budgets[p, b]
-            end = places[budget] if budget < len(places) else places[-1] + 1
-            stopped += budget > len(places)
-            kept = np.flatnonzero(np.asarray(batch.signals["token_mask"][p, g]) & (np.arange(len(acted)) < end))
-            assert not np.asarray(batch.signals["answer_mask"][p, g])[kept].any()
-            chances = []
-            for c, length, first in ((0, 2, 1), (1, 3, 1)):
-                row = np.concatenate([np.asarray(batch.tokens[p, g])[kept], answer[p, c, :length]]).astype(np.int32)
-                final = np.arange(len(row)) >= len(row) - length + first
-                plain = Trajectory(row, final, 0.0, signals={"token_mask": np.ones_like(final)})
-                chances.append(np.exp(float(POLICY.evaluate(params, plain).logprob.sum())))
-            np.testing.assert_allclose(alone[p, g, b, 0], chances[0], atol=1e-4)
-            np.testing.assert_allclose(several[p, g, b, 0], sum(chances), atol=1e-4)
+        end = places[budgets[p, b]] if budgets[p, b] < len(places) else places[-1] + 1
+        stopped += budgets[p, b] > len(places)
+        kept = np.flatnonzero(np.asarray(batch.signals["token_mask"][p, g]) & (np.arange(len(acted)) < end))
+        assert not np.asarray(batch.signals["answer_mask"][p, g])[kept].any()
+        for c, length in ((0, 2), (1, 3)):
+            row = [*np.asarray(batch.tokens[p, g])[kept], *answer[p, c, :length]]
+            rows.append(np.pad(row, (0, batch.length + 3 - len(row)), constant_values=-1))
+            cuts.append(len(kept) + 1)  # the cue is given
+    rows, real = np.maximum(rows, 0).astype(np.int32), np.int32(rows) >= 0
+    final = real & (np.arange(rows.shape[1]) >= np.array(cuts)[:, None])
+    plain = Trajectory(rows, final, np.zeros(len(rows)), signals={"token_mask": real})
+    chances = np.exp(jax.jit(POLICY.evaluate)(params, plain).logprob.sum(-1)).reshape(3, 2, 4, 2)
+    np.testing.assert_allclose(alone[..., 0], chances[..., 0], atol=1e-5)
+    np.testing.assert_allclose(several[..., 0], chances.sum(-1), atol=1e-5)
     assert stopped and (alone >= 0).all() and (alone <= 1).all()
     # What was written behind the cut, and what lies under the masks, does not matter.
     ends = np.asarray(cut_ends(batch, np.int32([2])))

@@ -57,6 +57,7 @@ class Sampler(NamedTuple):
       max_batches: generation batches a step before it goes on with what there is.
       commit: a group is several actions drawn in one state, and the episode goes on with one of the best ("max") or
         with any ("sample"), see `samplers.state_groups`; "" for whole rollouts.
+      replayed: older rollouts of the prompt that join each group, see `samplers.replay`.
     """
 
     group_size: int = 8
@@ -64,6 +65,7 @@ class Sampler(NamedTuple):
     dynamic: bool = False
     max_batches: int = 1
     commit: str = ""
+    replayed: int = 0
 
 
 class Parts(NamedTuple):

@@ -146,6 +146,7 @@ def avatar(
     alpha: float = 1.0,
     lam: float = 0.3,
     ratio: Literal["sequence", "token"] = "sequence",
+    replayed: int = 4,
     eps_clip: float = 0.2,
     eps: float = 1e-6,
 ) -> Parts:
@@ -155,14 +156,15 @@ def avatar(
     Fresh rows get GRPO's credit among themselves, replayed ones ``(R - prompt_mean) / (std of the replayed + eps)``;
     one replayed row or equal ones get 0, where the formula would divide by eps alone. The loss is ``L_fresh + alpha
     L_replayed``, each with its own denominator; `ratio` is that of replayed rows against the log-probabilities stored
-    with them. The buffer is `creditjax.samplers.replay`.
+    with them. `replayed` of them join each group, from the buffer of `creditjax.samplers.replay`; with 0 it is `tas`.
+    The hints of the paper, for prompts that stay hard, are not implemented.
     """
     fresh_credit = chain(outcome(), rows_where("is_offpolicy", holds=False), group_normalize(eps=eps))
     replayed_credit = chain(outcome(), rows_where("is_offpolicy"), baseline_normalize("prompt_mean", eps=eps))
     fresh = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip)
     old = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, ratio=ratio)
     joined = chain(blend((fresh_credit, 1.0), (replayed_credit, 1.0)), _ends(lam))
-    return Parts(joined, by_origin(fresh, old, alpha=alpha), Sampler(group_size=4))
+    return Parts(joined, by_origin(fresh, old, alpha=alpha), Sampler(group_size=4, replayed=replayed))
 
 
 @register("taco_tail", claims=NORMALIZED)

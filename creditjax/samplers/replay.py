@@ -143,7 +143,8 @@ def sample_prompts(
 ) -> Array:
     """Different prompts at random, of each tier its share, i32 ``[count]``.
 
-    Prompts that have no rollout in the buffer come last, so a tier that is too small is filled up from the others.
+    A tier that is too small is filled up from the others. Prompts that were never seen come last; one whose rollouts
+    are all overwritten is drawn like any other, or it would never get new ones.
 
     Args:
       buffer: the buffer.
@@ -159,8 +160,7 @@ def sample_prompts(
     num_prompts = buffer.seen.shape[0]
     if not 0 < count <= num_prompts:
         raise ValueError(f"count: {count}, wanted 1 to {num_prompts}")
-    held = jnp.zeros(num_prompts + 1, bool).at[buffer.prompt].set(True)[:num_prompts]
-    tier = jnp.where(held, tiers(buffer, hard=hard, medium=medium), UNSEEN)
+    tier = tiers(buffer, hard=hard, medium=medium)
     chance = jax.random.uniform(key, (num_prompts,))
     score = jnp.full(num_prompts, jnp.inf)
     for level, share in enumerate(shares):
@@ -222,9 +222,12 @@ def join(fresh: Trajectory, replayed: Trajectory, found: Array, mean: Array) -> 
 
 
 def _own(batch: Trajectory) -> Trajectory:
-    """What belongs to the rollouts themselves: signals of the prompt and of the step are not stored with them."""
+    """What belongs to the rollouts themselves.
+
+    Signals of the prompt and of the step are not stored with them, nor votes, which every stored one has.
+    """
     kept = {name: x for name, x in batch.signals.items() if "G" in signal_spec(name).axes and name != "is_offpolicy"}
-    return batch.replace(signals=kept)
+    return batch.replace(signals=kept, votes=None)
 
 
 def _ranks(x: Array) -> Array:

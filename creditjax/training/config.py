@@ -77,6 +77,10 @@ def default_config() -> ConfigDict:
     # The implicit process-reward model of recipes that read `logprob_prm`: its learning rate, the scale of its reward.
     config.reward_model = ConfigDict({"learning_rate": 1e-4, "beta": 0.05})
 
+    # The replay buffer of recipes that ask for older rollouts: training prompts that are visited again and again,
+    # rollouts that are kept, and latest outcomes of a prompt in its mean.
+    config.replay = ConfigDict({"prompts": 512, "capacity": 10_000, "window": 20})
+
     config.warm_start = ConfigDict()
     # Supervised steps on gold answers before reinforcement learning, 0 for none.
     config.warm_start.steps = 0
@@ -197,6 +201,8 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
         _check_least(config, f"batch.{path}", 1)
     for path in ("warm_start.prompts", "eval.every", "checkpoint.every", "checkpoint.keep_last", "log.every"):
         _check_least(config, path, 1)
+    for path in ("prompts", "capacity", "window"):
+        _check_least(config, f"replay.{path}", 1)
     for path in ("optimizer.learning_rate", "warm_start.learning_rate", "sampling.temperature", "eval.temperature"):
         _check_least(config, path, 0)
     _check_choice("on_fault", config.on_fault, ("stop", "drop"))
@@ -220,6 +226,8 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
         raise ConfigError(str(error)) from error
 
     recipe = _build_recipe(config.recipe)
+    if recipe.sampler.replayed:
+        _check_replay(config, recipe)
     try:
         # State groups are scored step by step.
         scored = ("process_reward",) if recipe.sampler.commit else ()
@@ -264,6 +272,16 @@ def needed_signals(recipe: Any) -> tuple[str, ...]:
     names = {name for name in (*recipe.signals, *recipe.needs) if name in SIGNALS}
     # An implicit process-reward model is trained against the reference.
     return tuple(sorted(names | ({"logprob_ref"} if "logprob_prm" in names else set())))
+
+
+def _check_replay(config: ConfigDict, recipe: Any) -> None:
+    batch, sampler = config.batch, recipe.sampler
+    if sampler.dynamic or sampler.commit:
+        what = "dynamic sampling" if sampler.dynamic else "state groups"
+        raise ConfigError(f"recipe {recipe.name!r}: replayed={sampler.replayed} with {what}, wanted one of them")
+    _check_least(config, "replay.prompts", batch.prompts)
+    _check_least(config, "replay.window", batch.group_size)
+    _check_least(config, "replay.capacity", max(batch.prompts * batch.group_size, sampler.replayed))
 
 
 def _build_recipe(config: ConfigDict) -> Any:

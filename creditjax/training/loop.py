@@ -11,6 +11,7 @@ run that was killed at any moment goes on to the same numbers as one that never 
 """
 
 from collections.abc import Mapping
+import functools
 import json
 import os
 import pathlib
@@ -28,7 +29,9 @@ import creditjax
 from creditjax import samplers
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Sampling
+from creditjax.samplers import replay
 from creditjax.signals import producers
+from creditjax.tasks.base import Prompts
 from creditjax.training import checkpoint
 from creditjax.training import config as config_lib
 from creditjax.training import evaluate as evaluate_lib
@@ -167,14 +170,24 @@ class Programs:
         if "logprob_prm" in self.names:
             constant = {**config.optimizer, "learning_rate": config.reward_model.learning_rate, "schedule": "constant"}
             reward = step_lib.RewardLearner(optimizer_lib.make_optimizer(constant, updates), config.reward_model.beta)
-        self.learner = step_lib.Learner(parts.policy, optimizer, parts.sampling, parts.plan, mesh, reward, parts.task)
+        self.replay = None
+        if self.recipe.sampler.replayed:
+            first = config.warm_start.steps * config.warm_start.prompts
+            self.replay = step_lib.Replay(self.recipe.sampler.replayed, **config.replay, first=first)
+        self.learner = step_lib.Learner(
+            parts.policy, optimizer, parts.sampling, parts.plan, mesh, reward, parts.task, self.replay
+        )
         warm_plan = step_lib.Plan(micro_batches=config.batch.micro_batches)
         warm_learner = step_lib.Learner(parts.policy, warm_optimizer, Sampling(), warm_plan, mesh)
-        self._kept = (producers.reads_reference(self.names), reward.optimizer if reward else None)
+        self._kept: tuple = (producers.reads_reference(self.names), reward.optimizer if reward else None)
         self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
-
         grouped = {"commit": self.recipe.sampler.commit} if self.recipe.sampler.commit else {}
         self.rollout = self._rollout(parts.sampling, config.batch.group_size, **grouped)
+        if self.replay is not None:
+            self._kept += (functools.partial(self._empty_buffer, self._example()),)
+            self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
+            numbers = functools.partial(self.replay.numbers, count=config.batch.prompts)
+            self.numbers = jax.jit(numbers, out_shardings=mesh_lib.replicated(mesh))
         self.eval_rollout = self._rollout(Sampling(config.eval.temperature), 1)
         self.greedy_rollout = self._rollout(Sampling(0.0), 1) if self.recipe.sampler.greedy_baseline else None
         self.update = step_lib.make_update(self.learner, self.abstract, self.names)
@@ -195,17 +208,47 @@ class Programs:
         """The state before the first step."""
         return state_lib.init_state(self.mesh, self.policy, self.learner.optimizer, self.config.seed, *self._kept)
 
+    @functools.cached_property
+    def pool(self) -> Prompts:
+        """The training prompts that a run with replay visits, on the host."""
+        return jax.tree.map(np.asarray, self.task.prompts("train", 0, self.config.replay.prompts))
+
+    def _traced(self) -> Trajectory:
+        """The shapes of a rollout."""
+        rows = self.config.batch.prompts
+        prompts = evaluate_lib.local_prompts(self.mesh, self.task, "train", 0, rows)
+        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), prompts)
+        return jax.eval_shape(self.rollout, self.abstract.params, placed, jax.random.key(0))
+
+    def _example(self) -> Trajectory:
+        """A group as it enters the update: the shapes of a rollout, and what a verifier on the host makes of it.
+
+        Raises:
+          ConfigError: its rows cannot be replayed.
+        """
+        example = self._traced()
+        if example.trajectory is not None:
+            name = self.config.task.name
+            raise config_lib.ConfigError(
+                f"recipe {self.recipe.name!r}: task {name!r} cuts rows from rollouts: no replay"
+            )
+        if not hasattr(self.task, "verify"):
+            return example
+        blank = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), example)
+        return self.task.verify(blank, self.task.prompts("train", 0, 1))
+
+    def _empty_buffer(self, example: Trajectory) -> replay.ReplayBuffer:
+        plan = self.replay
+        return replay.empty(example, plan.prompts, capacity=plan.capacity, window=plan.window)
+
     def check_signals(self) -> None:
         """Makes sure that somebody makes every signal that the recipe reads, by tracing a rollout; nothing is compiled.
 
         Raises:
           ConfigError: nobody does, naming the signal and what would.
         """
-        rows = self.config.batch.prompts
-        prompts = evaluate_lib.local_prompts(self.mesh, self.task, "train", 0, rows)
-        placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), prompts)
-        batch = jax.eval_shape(self.rollout, self.abstract.params, placed, jax.random.key(0))
-        made = {*batch.signals, "running_baseline", "progress"}
+        batch = self._traced()
+        made = {*batch.signals, "running_baseline", "progress", "is_offpolicy", "prompt_mean"}
         made |= {"greedy_outcome"} if self.greedy_rollout else set()
         made |= set(_VERIFIED) if hasattr(self.task, "verify") else set()
         for name in self.names:
@@ -236,6 +279,10 @@ class Programs:
         rows = self.config.batch.prompts
         count = rows if split == "train" else min(rows, self.task.eval_size)
         prompts = evaluate_lib.local_prompts(self.mesh, self.task, split, start, rows, count)
+        return self._roll(state, prompts, key)
+
+    def _roll(self, state: state_lib.TrainState, prompts: Prompts, key: Array) -> Trajectory:
+        rows = self.config.batch.prompts
         placed = mesh_lib.from_local(self.mesh, rows, prompts)
         batch = evaluate_lib.verify(self.mesh, self.task, self.rollout(state.params, placed, key), prompts)
         if self.greedy_rollout is None:
@@ -247,9 +294,15 @@ class Programs:
         """A batch to learn from, and the number of batches of prompts that it took.
 
         A recipe with dynamic sampling has groups that teach nothing replaced by those of later prompts, in their
-        places, until none is left or its `max_batches` are used up.
+        places, until none is left or its `max_batches` are used up. With a replay buffer the state says which prompts
+        it is time for, and the update adds their older rollouts.
         """
         rows, sampler = self.config.batch.prompts, self.recipe.sampler
+        if self.replay is not None:
+            low, high = mesh_lib.local_rows(self.mesh, rows)
+            numbers = np.asarray(self.numbers(state))[low:high]
+            prompts = jax.tree.map(lambda x: x[numbers], self.pool)
+            return self._roll(state, prompts, jax.random.fold_in(key, 0)), 1
         batch = self.roll(state, start, "train", jax.random.fold_in(key, 0))
         used = 1
         while sampler.dynamic and used < sampler.max_batches and np.asarray(constant := self.constant(batch)).any():

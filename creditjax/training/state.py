@@ -1,6 +1,6 @@
 """Everything that a run has to remember, as one pytree: what is in here resumes, what is not does not exist."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import enum
 from typing import Any
@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 import optax
 
 from creditjax.models.base import Params, Policy
+from creditjax.samplers.replay import ReplayBuffer
 from creditjax.training import mesh as mesh_lib
 
 Array = jax.Array
@@ -28,6 +29,7 @@ class Stream(enum.IntEnum):
     ORDER = 2
     EVALUATION = 3
     REPORT = 4
+    REPLAY = 5
 
 
 def stream_key(key: Array, stream: Stream, step: int | Array = 0) -> Array:
@@ -50,6 +52,7 @@ class TrainState:
       baseline: f32 ``[2]``, sum and weight of the moving average of outcomes (`running_baseline` is their ratio).
       reference: the frozen policy that KL terms compare with, or None.
       extra: states of learned models beside the policy, by name (an implicit process-reward model, say).
+      replay: older rollouts and the latest outcomes of each prompt, or None.
     """
 
     params: Params
@@ -61,6 +64,7 @@ class TrainState:
     baseline: Array
     reference: Params | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    replay: ReplayBuffer | None = None
 
     def replace(self, **changes) -> "TrainState":
         """A copy with some parts changed."""
@@ -73,6 +77,7 @@ def create(
     seed: int,
     with_reference: bool = False,
     reward_optimizer: optax.GradientTransformation | None = None,
+    make_buffer: Callable[[], ReplayBuffer] | None = None,
 ) -> TrainState:
     """A fresh state; pure, so that it can be traced for its shapes or compiled with its shardings.
 
@@ -82,6 +87,7 @@ def create(
       seed: of everything random.
       with_reference: whether a frozen reference is kept.
       reward_optimizer: of an implicit process-reward model, which is then kept too.
+      make_buffer: makes an empty replay buffer, which is then kept too.
     """
     key = jax.random.key_data(jax.random.key(seed))
     params = policy.init(stream_key(key, Stream.INIT))
@@ -95,6 +101,7 @@ def create(
         baseline=jnp.zeros(2, jnp.float32),
         reference=jax.tree.map(jnp.copy, params) if with_reference else None,
         extra={} if reward_optimizer is None else {REWARD_MODEL: fresh_reward_model(params, reward_optimizer)},
+        replay=None if make_buffer is None else make_buffer(),
     )
 
 
@@ -106,6 +113,8 @@ def fresh_reward_model(params: Params, optimizer: optax.GradientTransformation) 
 def state_shardings(mesh: Mesh, state: TrainState) -> TrainState:
     """Where each part lives: parameters, and whatever has their shapes, are split; the counters are everywhere.
 
+    The rollouts of a replay buffer are split as those of a batch are, if their number is a multiple of the devices.
+
     Args:
       mesh: the run's mesh.
       state: a state, or the shapes of one.
@@ -114,7 +123,14 @@ def state_shardings(mesh: Mesh, state: TrainState) -> TrainState:
     split = {
         name: mesh_lib.shardings(mesh, getattr(state, name)) for name in ("params", "opt_state", "reference", "extra")
     }
-    return TrainState(**split, **{name: everywhere for name in ("step", "key", "cursor", "best", "baseline")})
+    counters = {name: everywhere for name in ("step", "key", "cursor", "best", "baseline")}
+    if state.replay is None:
+        return TrainState(**split, **counters)
+    rows = everywhere if state.replay.capacity % mesh_lib.batch_shards(mesh) else mesh_lib.batch_sharding(mesh)
+    held = dataclasses.replace(
+        jax.tree.map(lambda _: everywhere, state.replay), rows=jax.tree.map(lambda _: rows, state.replay.rows)
+    )
+    return TrainState(**split, **counters, replay=held)
 
 
 def abstract_state(
@@ -123,9 +139,10 @@ def abstract_state(
     optimizer: optax.GradientTransformation,
     with_reference: bool = False,
     reward_optimizer: optax.GradientTransformation | None = None,
+    make_buffer: Callable[[], ReplayBuffer] | None = None,
 ) -> TrainState:
     """Shapes, dtypes and shardings of a state, without making one: what a checkpoint is restored into."""
-    shapes = jax.eval_shape(lambda: create(policy, optimizer, 0, with_reference, reward_optimizer))
+    shapes = jax.eval_shape(lambda: create(policy, optimizer, 0, with_reference, reward_optimizer, make_buffer))
     places = state_shardings(mesh, shapes)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places)
 
@@ -137,10 +154,11 @@ def init_state(
     seed: int,
     with_reference: bool = False,
     reward_optimizer: optax.GradientTransformation | None = None,
+    make_buffer: Callable[[], ReplayBuffer] | None = None,
 ) -> TrainState:
     """A fresh state on the mesh: each device makes only its own part, and the numbers do not depend on the mesh."""
     places = jax.tree.map(
-        lambda x: x.sharding, abstract_state(mesh, policy, optimizer, with_reference, reward_optimizer)
+        lambda x: x.sharding, abstract_state(mesh, policy, optimizer, with_reference, reward_optimizer, make_buffer)
     )
-    make = lambda: create(policy, optimizer, seed, with_reference, reward_optimizer)  # noqa: E731
+    make = lambda: create(policy, optimizer, seed, with_reference, reward_optimizer, make_buffer)  # noqa: E731
     return jax.jit(make, out_shardings=places)()

@@ -22,6 +22,7 @@ from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.objectives import Objective, counts, phases, supervised, total
+from creditjax.samplers import replay
 from creditjax.signals.implicit import OutcomeLoss, implicit_prm_loss
 from creditjax.signals.policy import token_kl
 from creditjax.signals.producers import PRODUCERS, Models, produce
@@ -128,6 +129,47 @@ class RewardLearner(NamedTuple):
     loss: OutcomeLoss = "ce"
 
 
+class Replay(NamedTuple):
+    """How older rollouts come back. All static.
+
+    A prompt's older rollouts are of the same prompt, so a run with replay trains on the first `prompts` of the task
+    alone: once in their order, and from then on hard, medium and easy ones in shares (`samplers.replay`). A rollout
+    keeps the log-probabilities of the policy that drew it, so a ratio against it is right however old it is.
+
+    The buffer is in the `TrainState`: `capacity` rows of 20 T bytes in a text task (14 T and the observations in
+    control), and what the task's signals take, split over the devices that prompts are split over; it is in every
+    checkpoint too. Drawing from it sorts P times `capacity` numbers.
+
+    Attributes:
+      rollouts: of each group, out of the buffer.
+      prompts: Q.
+      capacity: N, rollouts that are kept.
+      window: W, latest outcomes of each prompt.
+      first: the data cursor at which reinforcement learning begins.
+    """
+
+    rollouts: int
+    prompts: int
+    capacity: int
+    window: int
+    first: int = 0
+
+    def numbers(self, state: TrainState, count: int) -> Array:
+        """The prompts of the step after a state, i32 ``[count]``: a function of the state alone, and all different."""
+        done = state.cursor - self.first
+        in_order = (done + jnp.arange(count)) % self.prompts
+        key = jax.random.fold_in(stream_key(state.key, Stream.REPLAY, state.step), 0)
+        return jnp.where(done < self.prompts, in_order, replay.sample_prompts(state.replay, key, count))
+
+    def recall(self, state: TrainState, batch: Trajectory) -> tuple[TrainState, Trajectory]:
+        """The batch ``[P, G]`` of those prompts joined by older rollouts, and the state that remembers the new ones."""
+        numbers = self.numbers(state, batch.batch_shape[0])
+        key = jax.random.fold_in(stream_key(state.key, Stream.REPLAY, state.step), 1)
+        older, found = replay.draw(state.replay, key, numbers, self.rollouts)
+        joined = replay.join(batch, older, found, replay.prompt_mean(state.replay, numbers))
+        return state.replace(replay=replay.add(state.replay, batch, numbers)), joined
+
+
 class Learner(NamedTuple):
     """What the steps of one run share. All static: pure functions and plain data."""
 
@@ -138,6 +180,7 @@ class Learner(NamedTuple):
     mesh: Mesh
     reward: "RewardLearner | None" = None
     task: Any = None
+    replay: Replay | None = None
 
     def models(self, state: TrainState) -> Models:
         """Whom the producers of signals may ask."""
@@ -292,7 +335,7 @@ def _policy_metrics(new: PolicyOutput, batch: Trajectory) -> Metrics:
 
 def batch_metrics(batch: Trajectory, credit: Credit) -> Metrics:
     """What a batch and its credit say before any update, as (sum, count)."""
-    scored = jnp.isfinite(batch.outcome)
+    scored = jnp.isfinite(batch.outcome) & _fresh(batch)
     votes = vote_mask(batch)
     valid = credit.valid & batch.action_mask
     one = jnp.float32(1)
@@ -311,14 +354,22 @@ def batch_metrics(batch: Trajectory, credit: Credit) -> Metrics:
     }
     if (accuracy := batch.signals.get("accuracy")) is not None:
         metrics["accuracy"] = (numerics.masked_sum(accuracy, scored), numerics.masked_count(scored))
+    if (off := batch.signals.get("is_offpolicy")) is not None:
+        metrics["replayed_fraction"] = (numerics.masked_count(off & votes), numerics.masked_count(votes))
     if batch.truncated is not None:
         cut = jnp.any(batch.truncated, axis=-1)
         metrics["truncated_fraction"] = (numerics.masked_count(cut & rows), numerics.masked_count(rows))
     return metrics
 
 
+def _fresh(batch: Trajectory) -> Array | bool:
+    """Rows of the current policy: what is replayed says nothing of how good it is."""
+    off = batch.signals.get("is_offpolicy")
+    return True if off is None else ~off
+
+
 def _moving_average(baseline: Array, batch: Trajectory, decay: float) -> Array:
-    scored = jnp.isfinite(batch.outcome)
+    scored = jnp.isfinite(batch.outcome) & _fresh(batch)
     fresh = jnp.stack([numerics.masked_mean(batch.outcome, scored), jnp.any(scored).astype(jnp.float32)])
     return decay * baseline + (1 - decay) * fresh
 
@@ -355,6 +406,9 @@ def make_update(
     def update(state: TrainState, batch: Trajectory, estimator: Transform, loss: Objective, prompts: Array):
         faulty = faulty_groups(batch)
         batch = drop_groups(batch, faulty)
+        if learner.replay is not None:
+            state, batch = learner.replay.recall(state, batch)
+            batch = _constrain_rows(batch, mesh, mesh_lib.BATCH)
         batch = add_signals(learner, state, batch, names)
         credit = estimate(estimator, batch, step=state.step, mesh=mesh, mesh_axes=("data", "fsdp"))
         metrics = batch_metrics(batch, credit)
@@ -405,6 +459,11 @@ def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: S
     names = [name for name in names if name not in batch.signals]
     if "running_baseline" in names:
         batch = batch.with_signals(running_baseline=numerics.safe_divide(state.baseline[0], state.baseline[1]))
+    # Unless a replay buffer has said otherwise, every rollout is the current policy's.
+    if "is_offpolicy" in names:
+        batch = batch.with_signals(is_offpolicy=jnp.zeros(batch.batch_shape, bool))
+    if "prompt_mean" in names:
+        batch = batch.with_signals(prompt_mean=jnp.zeros(batch.batch_shape[:1]))
     if "progress" in names:
         batch = batch.with_signals(progress=jnp.minimum(state.step / jnp.float32(max(learner.plan.steps, 1)), 1.0))
     probed = [name for name in names if name in PRODUCERS]

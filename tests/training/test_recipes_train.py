@@ -22,10 +22,8 @@ TASKS = {
     "judging": {"addends": 2, "base": 3, "gold_noise": 0.5, "eval_size": 4},
 }
 
-# Recipes that none of the tasks can feed, and the signal that is missing: it comes from a model or a sampler of its own.
+# Recipes that no task can feed, and the signal that is missing: it comes from a model or a sampler of its own.
 NOT_FED = {
-    "avatar": "is_offpolicy",
-    "ctpd": "teacher_span_better",
     "rise_dpo": "edit_mask",
 }
 
@@ -85,17 +83,24 @@ def rollouts(task: str):
     return batch.replace(outcome=outcome).with_signals(accuracy=outcome, greedy_outcome=np.zeros(2, np.float32))
 
 
-def state_groups(programs: loop.Programs, state):
-    """Actions drawn in one state, half of them right in the first one; an untrained policy is right nowhere."""
+def own_kind(programs: loop.Programs) -> bool:
+    """Whether the recipe learns from rollouts that fit it alone: actions of one state, or such as its buffer holds."""
+    return bool(programs.recipe.sampler.commit or programs.replay)
+
+
+def own_rollouts(programs: loop.Programs, state):
+    """Rollouts of the run itself, half of them right in the first group; an untrained policy is right nowhere."""
     batch = programs.roll(state, 0, "train", jax.random.key(1))
-    reward = np.zeros(batch.batch_shape, np.float32)
-    reward[0, :2] = 1
-    return batch.with_signals(candidate_reward=reward)
+    right = np.zeros(batch.batch_shape, np.float32)
+    right[0, :2] = 1
+    if programs.recipe.sampler.commit:
+        return batch.with_signals(candidate_reward=right)
+    return batch.replace(outcome=right)
 
 
 @functools.cache
-def first_state(task: str, kept: tuple[bool, bool]):
-    """A state with or without reference and reward model; its programs are those of whoever asks first."""
+def first_state(task: str, kept: tuple[bool, ...]):
+    """A state with or without reference, reward model and buffer; its programs are those of whoever asks first."""
     return _PROGRAMS[task, kept].init()
 
 
@@ -106,11 +111,11 @@ _PROGRAMS: dict = {}
 def test_a_recipe_does_one_update(name):
     programs, task = fed_by(name)
     assert programs is not None, task
-    kept = (programs._kept[0], programs._kept[1] is not None)
+    kept = tuple(map(bool, programs._kept))
     _PROGRAMS.setdefault((task, kept), programs)
     state = jax.tree.map(jnp.copy, first_state(task, kept))
     before = jax.tree.map(np.asarray, state.params)
-    batch = rollouts(task) if not programs.recipe.sampler.commit else state_groups(programs, state)
+    batch = own_rollouts(programs, state) if own_kind(programs) else rollouts(task)
     state, metrics = programs.step(state, batch, 2)
     assert float(metrics["skipped_updates"][0]) == 0
     assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves((state.params, metrics)))

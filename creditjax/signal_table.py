@@ -99,14 +99,14 @@ SIGNALS: dict[str, SignalSpec] = {
     "teacher_span_better": SignalSpec(
         _PGK,
         "float32",
-        "the same under a teacher trained on the preferences",
+        "the same under a teacher trained on the preferences, or asked for a good answer",
         "creditjax.signals.spans",
         ("teacher_pos",),
     ),
     "teacher_span_worse": SignalSpec(
         _PGK,
         "float32",
-        "the same under a teacher trained on the flipped preferences",
+        "the same under a teacher trained on the flipped preferences, or asked for a bad answer",
         "creditjax.signals.spans",
         ("teacher_neg",),
     ),

@@ -2,6 +2,7 @@
 
     policy outputs      value, next_value, logprob_ref, logprob_current, entropy, …      one pass of each model
     other prompts       logprob_negative, logprob_rubric, …                              one pass a kind
+    teacher's spans     teacher_span_logprob, teacher_span_better, teacher_span_worse    one pass each
     reward model        logprob_prm                                                      one pass
     attention           attention_distance, future_influence, attention_flow             two passes
     answer probe        answer_logprob, potential, correctness, confidence               (K + 1) C rows for each
@@ -33,6 +34,7 @@ from creditjax.signals.loops import LOOPED, loop_signals
 from creditjax.signals.planning import ngram_mask
 from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.prompted import PROMPTED, prompt_fault, prompted_logprob
+from creditjax.signals.spans import span_logprob
 from creditjax.signals.steps import prompt_length
 from creditjax.signals.verdicts import read_judgement
 from creditjax.trajectory import Trajectory
@@ -108,6 +110,21 @@ def _prompted(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict
     return {name: score(name) for name in names}
 
 
+def _spans(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    """The reference policy as the teacher of CTPD, with the student's tokens and segments.
+
+    Where it stands for one trained on the preferences, and for one trained on their opposite, it is instructed so, as
+    TIS-DPO (arXiv:2410.04350) does with prompts.
+    """
+
+    def score(name: str) -> Array:
+        source = TEACHERS[name]
+        logprob = PRODUCERS[source].make(models, batch, (source,))[source]
+        return span_logprob(logprob, batch.segment, batch.action_mask, batch.num_segments)
+
+    return {name: score(name) for name in names}
+
+
 def _attention(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
     return attention_signals(models.policy, models.params, batch, names)
 
@@ -175,6 +192,13 @@ def _wants(owner: str, attribute: str) -> Callable[[Any, Any, str], str | None]:
     return fault
 
 
+TEACHERS = {
+    "teacher_span_logprob": "logprob_ref",
+    "teacher_span_better": "logprob_better",
+    "teacher_span_worse": "logprob_worse",
+}
+"""What the tokens of a span are scored by."""
+
 _ANSWER = Producer(_answer, reads=("answer_tokens", "answer_scored"))
 _BUDGET = Producer(_cut_thinking, fault=_wants("task", "turns"))
 _ATTENTION = Producer(_attention, uses=("answer_mask",), fault=_wants("policy", "fold_attention"))
@@ -196,6 +220,14 @@ PRODUCERS: dict[str, Producer] = {
             fault=lambda task, policy, name: prompt_fault(task, name),
         )
         for name, kind in PROMPTED.items()
+    },
+    **{
+        name: Producer(
+            _spans,
+            reference=True,
+            fault=lambda task, policy, name: prompt_fault(task, TEACHERS[name]) if TEACHERS[name] in PROMPTED else None,
+        )
+        for name in TEACHERS
     },
     **dict.fromkeys(ATTENDED, _ATTENTION),
     **dict.fromkeys(("answer_logprob", "potential", "correctness", "confidence"), _ANSWER),

@@ -47,7 +47,8 @@ def span_logprob(logprob: Array, span: Array, mask: Array, num_spans: int) -> Ar
 
     Call it with the teacher's own rollouts and spans for `teacher_span_logprob`, `teacher_span_better` and
     `teacher_span_worse` (a teacher trained on the preferences, and one on their opposite); the student's spans are the
-    `segment` of its batch.
+    `segment` of its batch. In training, unless the batch brings those signals, the teacher is the reference policy,
+    with the student's tokens and segments (`creditjax.signals.producers`).
 
     Args:
       logprob: ``[..., T]``, of the tokens under one model.

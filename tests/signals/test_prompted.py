@@ -89,6 +89,25 @@ def test_tokens_are_scored_behind_the_other_prompt(params, made):
     assert all(SIGNALS[name].axes == ("P", "G", "T") for name in PROMPTED)
 
 
+def test_spans_of_the_teacher_are_sums_over_segments(params):
+    """The reference as it is and as it is instructed; three segments, a gap, and NaN where nothing was acted."""
+    batch = make_batch(1)
+    acted = np.asarray(batch.action_mask)
+    segment = np.where(acted & (np.arange(batch.length) != LENGTH + 1), np.arange(batch.length) % 3, -1)
+    batch = batch.replace(segment=segment, num_segments=3, logprob=np.where(acted, 0.0, np.nan))
+    kinds = {"teacher_span_logprob": "logprob_ref", "teacher_span_better": "logprob_better"}
+    run = jax.jit(lambda p, r, x: produce(Models(POLICY, p, r, sampling=SAMPLING, task=Instructed()), x, kinds))
+    made = run(*params, batch)
+    for p, g in ((0, 1), (1, 2)):
+        prompt = np.asarray(batch.tokens[p, g, 1:LENGTH])
+        for name, opening in zip(kinds, (prompt, [*prompt, 6]), strict=True):
+            scored = rescored(params[1], np.array(opening), batch, p, g)
+            wanted = [scored[segment[p, g] == k].sum() for k in range(3)]
+            np.testing.assert_allclose(made.signals[name][p, g], wanted, atol=1e-5, err_msg=name)
+    said = fault("teacher_span_worse", (), Instructed(), POLICY)
+    assert said is not None and "offers no prompt of kind 'worse'" in said and reads_reference(["teacher_span_logprob"])
+
+
 def test_what_is_there_is_not_made_again_and_gradients_stop(params):
     batch = make_batch().with_signals(logprob_plain=np.full((2, 3, LENGTH + ACTIONS), -9.0))
 

@@ -1,18 +1,23 @@
-"""Pairs of a step and the same step with one error in it, as RISE (arXiv:2410.06638) trains on. Runs on the host.
+"""Pairs of a step and the same step with one error in it, as RISE (arXiv:2410.06638) trains on.
 
 The paper asks the policy itself for the error. :func:`inject_error` makes the same three kinds in arithmetic text
-without a model: REPLACE a number or an operator, SWAP two operands, DELETE a term.
+without a model, on the host: REPLACE a number or an operator, SWAP two operands, DELETE a term.
+:func:`with_edited_steps` does the first of them to rollouts that were sampled, in pure JAX.
 """
 
 from collections.abc import Sequence
 import re
 from typing import NamedTuple
 
+import jax
+from jax import numpy as jnp
 import numpy as np
 
 from creditjax.naming import nearest
 from creditjax.signals.overlap import common_subsequence
-from creditjax.trajectory import Trajectory
+from creditjax.trajectory import Trajectory, vote_mask
+
+Array = jax.Array
 
 OPERATIONS = ("replace", "swap", "delete")
 _NUMBER = re.compile(r"\d+")
@@ -83,6 +88,80 @@ def edited_batch(edits: Sequence[Edit], length: int, max_edit: int = 8) -> Traje
         outcome=np.tile(np.float32([1, 0]), (len(kept), 1)),
         votes=np.ones((len(kept), 2), bool),
         signals={"token_mask": real, "step_mask": step, "edit_mask": changed},
+    )
+
+
+def with_edited_steps(batch: Trajectory, key: Array, replaceable: Array, *, success_at: float = 1.0) -> Trajectory:
+    """Rollouts ``[P, G, T]`` and, behind them, a group of an edited step for each of theirs: ``[2 P, G, T]``.
+
+    The edited group of a prompt has the first right rollout up to a step of it, with outcome 1, and the same with one
+    of the step's tokens replaced, with outcome 0; the policy acts in the step alone, and the other rows take no part.
+    The token is drawn uniformly among those acted in a segment that may be replaced, and so is what replaces it. A
+    prompt without a right rollout, or with nothing in it to replace, has an edited group that takes no part.
+
+    Args:
+      batch: rollouts with `segment`, the steps, and the signal `token_mask`.
+      key: of the draws.
+      replaceable: i32 ``[n]``, distinct tokens that may replace each other (the digits, say), at least two.
+      success_at: least outcome of a right rollout.
+
+    Returns:
+      The batch with `segment`, `votes` and the signals `token_mask`, `step_mask` and `edit_mask`, both False in the
+      rollouts that were given, and nothing else. Add `logprob`, of the policy, before a recipe reads it.
+
+    Raises:
+      ValueError: groups of one, no segments, or fewer than two tokens.
+    """
+    if batch.segment is None or len(batch.batch_shape) != 2 or batch.batch_shape[1] < 2:
+        found = f"shape {list(batch.tokens.shape)}{'' if batch.segment is not None else ' without segment'}"
+        raise ValueError(f"batch: {found}, wanted [P, G, T] with G at least 2 and with segment")
+    if len(replaceable) < 2:
+        raise ValueError(f"replaceable: {len(replaceable)} tokens, wanted at least 2")
+    replaceable = jnp.asarray(replaceable)
+    votes = vote_mask(batch)
+    right = votes & (jnp.where(votes, batch.outcome, -jnp.inf) >= success_at)
+
+    def group(key, tokens, acted, real, segment, right):
+        g = jnp.argmax(right)
+        tokens, acted, real, segment = (x[g] for x in (tokens, acted, real, segment))
+        which, other = jax.random.split(key)
+        places = acted & (segment >= 0) & jnp.any(tokens[:, None] == replaceable, axis=-1)
+        at = jax.random.categorical(which, jnp.where(places, 0.0, -jnp.inf))
+        shift = jax.random.randint(other, (), 1, len(replaceable))
+        index = jnp.argmax(replaceable == tokens[at]) + shift
+        edited = tokens.at[at].set(replaceable[index % len(replaceable)])
+        found = jnp.any(right) & jnp.any(places)
+        order = jnp.arange(len(tokens))
+        step = acted & (segment == segment[at]) & found
+        kept = real & (order <= jnp.max(jnp.where(step, order, -1)))
+        return jnp.where(kept, jnp.stack([tokens, edited]), 0), kept, step, step & (order == at), segment
+
+    keys = jax.random.split(key, len(batch.tokens))
+    real = batch.signals["token_mask"]
+    tokens, kept, step, edit, segment = jax.vmap(group)(
+        keys, batch.tokens, batch.action_mask, real, batch.segment, right
+    )
+
+    def behind(given: Array, pair: Array, fill=0) -> Array:
+        """What was given, then the pairs ``[P, 2, …]`` or ``[P, …]`` with rows of `fill`."""
+        pair = pair if pair.ndim == given.ndim else jnp.repeat(pair[:, None], 2, axis=1)
+        rest = jnp.full((*pair.shape[:1], given.shape[1] - 2, *pair.shape[2:]), fill, pair.dtype)
+        return jnp.concatenate([given, jnp.concatenate([pair, rest], axis=1).astype(given.dtype)])
+
+    nowhere = jnp.zeros_like(real)
+    found = jnp.any(step, axis=-1)
+    return Trajectory(
+        tokens=behind(batch.tokens, tokens),
+        action_mask=behind(batch.action_mask, step),
+        outcome=behind(batch.outcome, jnp.tile(jnp.array([1.0, 0.0]), (len(found), 1))),
+        segment=behind(batch.segment, jnp.where(kept, segment, -1), -1),
+        votes=behind(votes, jnp.stack([found, found], axis=1)),
+        signals={
+            "token_mask": behind(real, kept),
+            "step_mask": behind(nowhere, step),
+            "edit_mask": behind(nowhere, edit),
+        },
+        num_segments=batch.num_segments,
     )
 
 

@@ -421,6 +421,11 @@ class StepwiseTask:
         return np.array([[SAME], [ANSWER]], np.int32)
 
     @property
+    def digits(self) -> np.ndarray:
+        """The tokens of the digits, i32 ``[base]``: what an error can be written in."""
+        return np.arange(_DIGIT, _DIGIT + self.base, dtype=np.int32)
+
+    @property
     def verdicts(self) -> np.ndarray:
         """What a judge is asked behind a solution (checked? good?), and the word that approves, i32 ``[C, 2]``."""
         return np.array([[CHECK, YES], [GOOD, YES]], np.int32)

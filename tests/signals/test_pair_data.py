@@ -12,9 +12,18 @@ from creditjax.models.base import Sampling
 from creditjax.models.control import GRUPolicy
 from creditjax.models.transformer import TransformerConfig, TransformerPolicy
 from creditjax.signals import token_kl
-from creditjax.signals.edits import OPERATIONS, Edit, edit_masks, edit_size, edited_batch, inject_error
+from creditjax.signals.edits import (
+    OPERATIONS,
+    Edit,
+    edit_masks,
+    edit_size,
+    edited_batch,
+    inject_error,
+    with_edited_steps,
+)
 from creditjax.signals.overlap import add_rouge_l, common_subsequence, rouge_l
 from creditjax.signals.spans import align_spans, span_logprob
+from creditjax.tasks.stepwise import StepwiseTask
 
 
 def longest(a, b):
@@ -73,6 +82,51 @@ def test_edited_steps_become_groups_of_two():
     cj.validate(batch)
     with pytest.raises(ValueError, match="wanted at most length = 4"):
         edited_batch(edits, length=4)
+
+
+def test_one_digit_of_a_right_rollout_is_replaced():
+    task = StepwiseTask(addends=2, base=3, gold_noise=0.3, signals=("accuracy",))
+    steps = np.reshape(task.gold("train", 0, 96).tokens[..., task.prompt_length :], (32, 3, -1, 2))
+    batch = task.play(task.prompts("train", 0, 32), jnp.asarray(steps))
+    outcome = np.array(batch.outcome)
+    outcome[0] = [np.nan, 1, 1]  # unscored, so the second is the first right one
+    outcome[1] = 0
+    batch = batch.replace(outcome=outcome, reward=None)
+    run = jax.jit(lambda x, key: with_edited_steps(x, key, task.digits))
+    both = jax.device_get(run(batch, jax.random.key(0)))
+    assert both.batch_shape == (64, 3) and both.logprob is None
+    for name in ("tokens", "action_mask", "outcome", "segment"):
+        np.testing.assert_array_equal(getattr(both, name)[:32], getattr(batch, name), err_msg=name)
+    assert not both.signals["step_mask"][:32].any() and not both.signals["edit_mask"][:32].any()
+    places, tried = set(), 0
+    for p in range(32):
+        assert not both.action_mask[32 + p, 2].any() and not both.votes[32 + p, 2]
+        if not (outcome[p] == 1).any():
+            assert not both.votes[32 + p].any() and not both.action_mask[32 + p].any()
+            continue
+        tried += 1
+        source = int(np.argmax(outcome[p] == 1))
+        assert both.votes[32 + p, :2].all() and both.outcome[32 + p, :2].tolist() == [1, 0]
+        rows = both.tokens[32 + p, :2]
+        step, real = (both.signals[name][32 + p, 0] for name in ("step_mask", "token_mask"))
+        np.testing.assert_array_equal(both.action_mask[32 + p, :2], np.stack([step, step]))
+        end = int(np.flatnonzero(step)[-1]) + 1
+        np.testing.assert_array_equal(real, batch.signals["token_mask"][p, source] & (np.arange(len(real)) < end))
+        np.testing.assert_array_equal(rows[0][real], np.asarray(batch.tokens[p, source])[real])
+        k = np.unique(both.segment[32 + p, 0][step])
+        assert len(k) == 1 and (step == (np.asarray(batch.segment[p, source]) == k[0])).all()
+        # As the host says it of the two versions of the step.
+        for row, mask in enumerate(edit_masks(rows[0][step].tolist(), rows[1][step].tolist())):
+            np.testing.assert_array_equal(both.signals["edit_mask"][32 + p, row][step], mask)
+        assert edit_size(rows[0][real].tolist(), rows[1][real].tolist()) == 2
+        assert np.isin(rows[1][both.signals["edit_mask"][32 + p, 1]], task.digits).all()
+        places.add(int(k[0]))
+    assert tried > 10 and len(places) == 3
+    cj.validate(both.replace(outcome=np.nan_to_num(both.outcome)))
+    with pytest.raises(ValueError, match="wanted at least 2"):
+        with_edited_steps(batch, jax.random.key(0), task.digits[:1])
+    with pytest.raises(ValueError, match="G at least 2"):
+        with_edited_steps(task.gold("train", 0, 2), jax.random.key(0), task.digits)
 
 
 def test_injected_errors():

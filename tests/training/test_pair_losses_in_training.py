@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from training_cases import catch_config
 
+from creditjax.signals.edits import with_edited_steps
 from creditjax.training import config as config_lib
 from creditjax.training import loop
 from creditjax.training import mesh as mesh_lib
@@ -41,6 +42,40 @@ def test_micro_batches_and_shards_do_not_change_the_update(recipe, term):
     parts, again = one_update({"data": 2}, recipe=recipe, batch__minibatches=2, batch__micro_batches=4)
     np.testing.assert_allclose(parts, whole, rtol=1e-3, atol=2e-6)
     np.testing.assert_allclose(again[term], shown[term], rtol=1e-4)
+
+
+def test_edited_steps_are_pairs_of_their_own():
+    """A batch of sampled groups and of edited steps: at the reference each kind of pair costs log 2."""
+    config = catch_config(
+        task={"name": "stepwise", "addends": 2, "base": 3, "gold_noise": 0.4, "eval_size": 4, "signals": ()},
+        policy={"name": "transformer", "width": 8, "depth": 1, "heads": 2, "mlp_width": 16},
+        recipe={"name": "rise_dpo"}, batch__prompts=16, batch__group_size=4,
+    )  # fmt: skip
+    config.mesh = {"data": 1, "fsdp": 1, "tensor": 1}
+    mesh = mesh_lib.make_mesh(config.mesh, jax.devices()[:1])
+    programs = loop.Programs(config, config_lib.check_config(config), mesh)
+    state, task = programs.init(), programs.task
+
+    @jax.jit
+    def sample(params, prompts, steps, key):
+        both = with_edited_steps(task.play(prompts, steps), key, task.digits)
+        return both.replace(logprob=programs.policy.evaluate(params, both).logprob)
+
+    steps = np.reshape(task.gold("train", 0, 64).tokens[..., task.prompt_length :], (16, 4, -1, 2))
+    batch = sample(state.params, task.prompts("train", 0, 16), steps, jax.random.key(1))
+    before = jax.tree.map(np.asarray, state.params)
+    shown = {}
+    for _ in range(2):
+        state, metrics = programs.step(state, batch, 16)
+        shown = {name: [*shown.get(name, ()), float(s) / float(c)] for name, (s, c) in metrics.items() if float(c)}
+    assert shown["skipped_updates"] == [0, 0]
+    for name in ("preference", "step_preference"):
+        np.testing.assert_allclose(shown[name][0], np.log(2), rtol=1e-5)
+        assert shown[name][1] < shown[name][0]
+    _, edited = np.split(np.asarray(batch.votes).any(1), 2)
+    assert edited.sum() > 0 and float(metrics["step_preference"][1]) == edited.sum()
+    moved = jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - y).max()), state.params, before)
+    assert max(jax.tree.leaves(moved)) > 0
 
 
 def test_progress_is_the_share_of_the_run():

@@ -48,7 +48,7 @@ tables: $(VENV)/test.stamp  ## Write the method table of README.md from the regi
 	$(RUN) -m docs.make_tables
 
 .PHONY: properties
-properties: $(VENV)/test.stamp  ## Ask every recipe for every property and write docs/properties.md (ten minutes)
+properties: $(VENV)/test.stamp  ## Ask every recipe for every property and write docs/properties.md (a quarter of an hour)
 	$(RUN) -m docs.make_properties
 
 .PHONY: notebooks

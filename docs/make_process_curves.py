@@ -308,9 +308,9 @@ def train_table(rows: Iterable[Mapping[str, Any]]) -> str:
 def said(values: Iterable[float]) -> str:
     """Mean over seeds with its 95% bootstrap interval."""
     values = np.array(list(values))
-    if np.isnan(values).any():
+    if np.isnan(values).any():  # no rollout to score
         return "–"
-    low, high = (float(x) for x in interval(values[:, None]))
+    low, high = (float(x) for x in interval(values))
     return f"{values.mean():.2f} ({low:.2f} to {high:.2f})"
 
 

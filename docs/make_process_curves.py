@@ -271,37 +271,36 @@ def prime_table(rows: Iterable[Mapping[str, Any]]) -> str:
         "| β | rollouts | update | success | credit | within | erring | pooled | AUROC, steps | outcomes |",
         "|---" * 10 + "|",
     ]
-    keys = list(dict.fromkeys((row["beta"], row["rollouts"], row["update"]) for row in rows))
+    last = max((row["update"] for row in rows), default=0)
+    keys = {(row["beta"], row["rollouts"], row["update"]) for row in rows}
     for key in sorted(keys, key=lambda k: (-k[0], k[1] != "start", k[2])):
-        beta, of, update = key
         found = [row for row in rows if (row["beta"], row["rollouts"], row["update"]) == key]
         success = said([row["success"] for row in found])
-        for name in CREDITS:
-            if name == "log π_ref" and of == "start" and update:
-                continue  # the same rollouts under the same model
+        # The others at the end, where there is something to compare.
+        for name in CREDITS if key[2] == last else CREDITS[:1]:
             cells = [said([row["scores"][name][score] for row in found]) for score in SCORES]
-            lines.append(f"| {beta:g} | {of} | {update} | {success} | {name} | {' | '.join(cells)} |")
+            lines.append(f"| {key[0]:g} | {key[1]} | {key[2]} | {success} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def train_table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Held-out success of each recipe, best first."""
-    rows = [row for row in rows if row["part"] == "train"]
-    lines = [
-        "| task | recipe | seeds | at the start | mean of all looks | at the end | least | most |",
-        "|---" * 8 + "|",
-    ]
+    """Held-out success of each recipe, best first, and against GRPO's from the same warm start."""
+    head = ("task", "recipe", "seeds", "start", "mean of all looks", "end", "least", "most", "end less `grpo`'s")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for task, recipes in RECIPES.items():
-        of: dict[str, list] = {recipe: [] for recipe in recipes}
+        of: dict[str, dict[int, list[float]]] = {recipe: {} for recipe in recipes}
         for row in rows:
-            if row["task"] == task:
-                of[row["recipe"]].append(row["success"])
-        made = {recipe: np.array(curves) for recipe, curves in of.items() if curves}
+            if row["part"] == "train" and row["task"] == task:
+                of[row["recipe"]][row["seed"]] = row["success"]
+        made = {recipe: np.array(list(curves.values())) for recipe, curves in of.items() if curves}
         for recipe, curves in sorted(made.items(), key=lambda item: -item[1][:, -1].mean()):
             last = curves[:, -1]
             cells = [said(curves[:, 0]), said(curves[:, 1:].mean(axis=1)), said(last)]
-            least, most = f"{last.min():.2f}", f"{last.max():.2f}"
-            lines.append(f"| {task} | `{recipe}` | {len(curves)} | {' | '.join([*cells, least, most])} |")
+            cells += [f"{last.min():.2f}", f"{last.max():.2f}"]
+            # A seed's warm start decides most of its end, and is the same for all recipes.
+            pairs = [of[recipe][seed][-1] - of["grpo"][seed][-1] for seed in of[recipe].keys() & of["grpo"].keys()]
+            cells.append(said(pairs) if recipe != "grpo" and pairs else "")
+            lines.append(f"| {task} | `{recipe}` | {len(curves)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

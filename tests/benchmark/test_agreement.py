@@ -68,14 +68,15 @@ def test_prime_is_looked_at_from_a_credit_of_zero_on():
     assert json.loads(json.dumps(rows))
 
 
-def test_tables_say_means_over_seeds(tmp_path, monkeypatch):
+def test_tables_say_means_over_seeds_and_pairs_of_one_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(curves, "ROWS", tmp_path / "rows.jsonl")
-    run = {"part": "train", "task": "stepwise", "recipe": "grpo", "update": [0, 25]}
-    curves.add([run | {"seed": seed, "success": [0.25, 0.5 + 0.25 * seed]} for seed in (0, 1)])
-    assert (
-        "| stepwise | `grpo` | 2 | 0.25 (0.25 to 0.25) | 0.62 (0.50 to 0.75) | 0.62 (0.50 to 0.75) | 0.50 | 0.75 |"
-        in (curves.train_table(curves.known()))
-    )
+    run = {"part": "train", "task": "stepwise", "update": [0, 25]}
+    curves.add([run | {"recipe": "grpo", "seed": s, "success": [0.25, 0.5 + 0.25 * s]} for s in (0, 1)])
+    curves.add([run | {"recipe": "pure", "seed": 1, "success": [0.25, 0.5]}])
+    first, second = curves.train_table(curves.known()).splitlines()[2:]
+    half = "0.62 (0.50 to 0.75)"
+    assert first == f"| stepwise | `grpo` | 2 | 0.25 (0.25 to 0.25) | {half} | {half} | 0.50 | 0.75 |  |"
+    assert second.startswith("| stepwise | `pure` | 1 |") and second.endswith("| -0.25 (-0.25 to -0.25) |")
 
 
 @pytest.mark.parametrize("task, recipe", [(task, name) for task in curves.RECIPES for name in curves.RECIPES[task]])

@@ -61,8 +61,10 @@ BETAS = (0.5, 0.05)
 SPELLING = {
     "task.parameters": {"min_word_len": 3, "max_word_len": 4},
     "policy.width": 32,
-    "batch.prompts": 16,
+    "batch.prompts": 32,
     "batch.group_size": 8,
+    "warm_start.steps": 150,
+    "optimizer.learning_rate": 3e-4,
     "steps": 150,
 }
 TASKS = {

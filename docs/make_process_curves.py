@@ -246,7 +246,8 @@ def curve(task: str, recipe: str, seed: int) -> dict[str, Any]:
     config = configured(task, changes(task, recipe, seed))
     with tempfile.TemporaryDirectory() as workdir:
         began = time.perf_counter()
-        train(config, workdir)
+        if not train(config, workdir).finished:
+            raise SystemExit("stopped")  # by SIGTERM: half a curve is none
         seconds = time.perf_counter() - began
         steps, success = read(pathlib.Path(workdir), "eval/success")
     after = steps >= config.warm_start.steps

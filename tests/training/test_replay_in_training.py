@@ -1,20 +1,19 @@
 """Older rollouts in the training loop, against lists and float64 NumPy."""
 
 import functools
-import io
 
 import chex
 import jax
 import numpy as np
 from oracles import token
 import pytest
-from training_cases import catch_config, last_state, rows
+from training_cases import catch_config
 
 import creditjax
 from creditjax import training
 from creditjax.samplers import replay
+from creditjax.training import checkpoint, loop
 from creditjax.training import config as config_lib
-from creditjax.training import loop
 from creditjax.training import mesh as mesh_lib
 from creditjax.training import step as step_lib
 
@@ -38,11 +37,11 @@ def programs_on(shape) -> loop.Programs:
     return programs
 
 
-def play(programs: loop.Programs, steps: int):
+def play(programs: loop.Programs, steps: int, state=None):
     """Steps of the loop; of each: the prompts, the fresh batch, the joined one, the parameters before, the metrics."""
-    state, seen = programs.init(), []
+    state, seen = programs.init() if state is None else state, []
     recall = jax.jit(lambda state, batch: programs.replay.recall(state, batch)[1])
-    for step in range(steps):
+    for step in range(int(state.step), steps):
         batch, used = programs.collect(state, step * P, jax.random.key(step))
         assert used == 1
         numbers, joined = np.asarray(programs.numbers(state)), recall(state, batch)
@@ -151,28 +150,18 @@ def test_a_faulty_group_is_not_remembered():
     chex.assert_tree_all_finite(state.replay)
 
 
-def test_a_killed_run_goes_on_to_the_same_buffer(tmp_path, monkeypatch):
-    config = replayed_config(steps=4, log__rollouts=1)
-    training.train(config, tmp_path / "straight", io.StringIO())
-    advance = loop._Run._next
-
-    def next_or_die(self, state):
-        if self.step == 3:
-            raise KeyboardInterrupt
-        return advance(self, state)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop._Run, "_next", next_or_die)
-        with pytest.raises(KeyboardInterrupt):
-            training.train(config, tmp_path / "broken", io.StringIO())
-    stream = io.StringIO()
-    training.train(config, tmp_path / "broken", stream)
-    assert "resuming after step 2" in stream.getvalue()
-    assert rows(tmp_path / "broken") == rows(tmp_path / "straight")
-    broken, straight = (last_state(tmp_path / name, config) for name in ("broken", "straight"))
-    assert int(straight.replay.added) == 4 * P * G
-    chex.assert_trees_all_equal(broken, straight)
-    assert {row.get("replayed_fraction", 0) > 0.1 for row in rows(tmp_path / "broken")[2:]} == {True}
+def test_a_restored_run_goes_on_to_the_same_buffer(tmp_path):
+    programs, straight, _ = played()
+    checkpoints = checkpoint.Checkpointer(tmp_path)
+    halfway, _ = play(programs, 4)
+    checkpoints.save(4, halfway)
+    checkpoints.wait()
+    del halfway
+    restored = checkpoints.restore(programs.abstract)
+    checkpoints.close()
+    assert int(restored.replay.added) == 4 * P * G
+    again, _ = play(programs, 7, restored)
+    chex.assert_trees_all_equal(again, straight)
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,9 @@ class Replay(NamedTuple):
     alone: once in their order, and from then on hard, medium and easy ones in shares (`samplers.replay`). A rollout
     keeps the log-probabilities of the policy that drew it, so a ratio against it is right however old it is.
 
-    The buffer is in the `TrainState`: `capacity` rows of 20 T bytes in a text task (14 T and the observations in
-    control), and what the task's signals take, split over the devices that prompts are split over; it is in every
-    checkpoint too. Drawing from it sorts P times `capacity` numbers.
+    The buffer is in the `TrainState` and in every checkpoint: `capacity` rows of 20 T bytes in a text task (16 T and
+    the observations in control) and what the task's signals take, split over the devices that prompts are split over;
+    up to twice as much again while an update runs. Drawing from it sorts P times `capacity` numbers.
 
     Attributes:
       rollouts: of each group, out of the buffer.

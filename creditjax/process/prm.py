@@ -1,4 +1,4 @@
-"""A process-reward model: two logits at the end of every step, on the library's transformer, in one direction or two.
+"""Process-reward models: a head at the end of every step, on the library's transformer or on features of the text.
 
     model = StepRewardModel(TransformerConfig(vocab_size=tokenizer.vocab_size))
     batch = encode(records, tokenizer, length=768, steps=32)
@@ -8,12 +8,14 @@
 
 The loss is the cross-entropy of the two classes over labelled steps, soft labels allowed (arXiv:2305.20050,
 2312.08935). In two directions (BiPRM, arXiv:2508.01682) the same weights read the steps a second time in reverse order,
-and the two scores of a step are mixed.
+and the two scores of a step are mixed. :class:`TextRewardModel` is for the few hundred solutions from which no
+transformer learns to compare what a step says with what was said before: it is given the comparisons
+(`creditjax.process.features`), and learns from pairs of steps too.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from flax import linen as nn
 import jax
@@ -26,6 +28,7 @@ from creditjax.kernels.segments import last_position
 from creditjax.models.base import Params
 from creditjax.models.transformer import Transformer, TransformerConfig
 from creditjax.objectives.terms import Term
+from creditjax.process.features import RELATIONS, step_texts
 from creditjax.process.labels import up_to_error
 from creditjax.process.metrics import predict_first_error
 from creditjax.process.records import Record
@@ -33,6 +36,7 @@ from creditjax.tasks.tokenizer import Tokenizer
 from creditjax.trajectory import Trajectory
 
 Array = jax.Array
+Batch = TypeVar("Batch", bound="StepBatch | TextBatch")
 
 
 class Stream(NamedTuple):
@@ -179,6 +183,145 @@ def loss(model: StepRewardModel, params: Params, batch: StepBatch) -> Term:
     return step_bce(right, wrong, batch.label, batch.valid & batch.step_mask)
 
 
+# --------------------------------------------------------------------------------------------------- from text features
+
+
+class TextBatch(NamedTuple):
+    """Solutions as the features of their steps, with labels and, for pairs, the steps that stand against wrong ones.
+
+    Attributes:
+      relations: f32 ``[B, K, R]``, see :data:`creditjax.process.features.RELATIONS`.
+      words: i32 ``[B, K, N]``, hashes; -1 for none.
+      label: f32 ``[B, K]``, 1 right, 0 wrong, or between.
+      valid: bool ``[B, K]``, where there is a label that the loss may read.
+      step_mask: bool ``[B, K]``, which steps there are.
+      rival_relations: f32 ``[B, R]``, of a right step in the place of the row's first wrong one, behind the same steps.
+      rival_words: i32 ``[B, N]``.
+      rival_of: i32 ``[B]``, the index of that wrong step, -1 where the row has no rival.
+    """
+
+    relations: Array
+    words: Array
+    label: Array
+    valid: Array
+    step_mask: Array
+    rival_relations: Array
+    rival_words: Array
+    rival_of: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRewardModel:
+    """A model of a step's features, as pure functions of its parameters. Hashable, so it may be a static argument.
+
+    ``logit = w . gelu(A r + b + sum_n E[word_n] / sqrt(N))`` with r the relations of a step and N its number of words.
+
+    Attributes:
+      width: of the hidden layer.
+      buckets: rows of E; a word's row is its hash modulo this number.
+      pair_weight: of a pair against that of a step, see :func:`text_loss`.
+
+    Raises:
+      ValueError: a width or number of buckets below 1, or a negative weight.
+    """
+
+    width: int = 16
+    buckets: int = 1 << 14
+    pair_weight: float = 3.0
+
+    def __post_init__(self):
+        for name, low in (("width", 1), ("buckets", 1), ("pair_weight", 0)):
+            if not getattr(self, name) >= low:
+                raise ValueError(f"{name}: {getattr(self, name)}, wanted at least {low}")
+
+    @property
+    def module(self) -> "TextHead":
+        """The linen module."""
+        return TextHead(self.width, self.buckets)
+
+    def init(self, key: Array) -> Params:
+        """Fresh parameters; the head starts at 0, so every step scores 1/2."""
+        return self.module.init(key, jnp.zeros((1, len(RELATIONS))), jnp.zeros((1, 1), jnp.int32))["params"]
+
+    def logit(self, params: Params, relations: Array, words: Array) -> Array:
+        """``log p / (1 - p)`` of a step being right, f32 ``[...]``, from ``[..., R]`` and ``[..., N]``."""
+        return self.module.apply({"params": params}, relations, words)
+
+    def score(self, params: Params, batch: TextBatch) -> Array:
+        """Probability that each step is right, f32 ``[B, K]``, 0 where there is no such step."""
+        p = jax.nn.sigmoid(self.logit(params, batch.relations, batch.words))
+        return jnp.where(batch.step_mask, p, 0.0)
+
+
+class TextHead(nn.Module):
+    """The layers of :class:`TextRewardModel`."""
+
+    width: int
+    buckets: int
+
+    @nn.compact
+    def __call__(self, relations: Array, words: Array) -> Array:
+        """Logits ``[...]``."""
+        table = self.param("words", nn.initializers.normal(0.1), (self.buckets, self.width))
+        there = words >= 0
+        rows = jnp.where(there[..., None], table[words % self.buckets], 0.0)
+        count = jnp.maximum(jnp.sum(there, axis=-1, keepdims=True), 1).astype(jnp.float32)
+        hidden = nn.Dense(self.width, name="relations")(relations) + jnp.sum(rows, axis=-2) / jnp.sqrt(count)
+        return nn.Dense(1, kernel_init=nn.initializers.zeros, name="head")(nn.gelu(hidden))[..., 0]
+
+
+def text_loss(model: TextRewardModel, params: Params, batch: TextBatch) -> Term:
+    """:func:`step_bce` and ``-w log sigmoid(z_right - z_wrong)`` of every pair, over the number of valid steps.
+
+    A pair is a wrong step and a right one in its place, behind the same steps: neither its index nor what came before
+    can tell them apart (Bradley and Terry 1952). w is the model's `pair_weight`.
+    """
+    z = model.logit(params, batch.relations, batch.words)
+    steps = step_bce(jax.nn.log_sigmoid(z), jax.nn.log_sigmoid(-z), batch.label, batch.valid & batch.step_mask)
+    wrong = jnp.take_along_axis(z, jnp.maximum(batch.rival_of, 0)[..., None], axis=-1)[..., 0]
+    right = model.logit(params, batch.rival_relations, batch.rival_words)
+    pairs = numerics.masked_sum(-jax.nn.log_sigmoid(right - wrong), batch.rival_of >= 0)
+    return Term(steps.sum + model.pair_weight * pairs, steps.count)
+
+
+def encode_text(
+    records: Iterable[Record],
+    steps: int,
+    *,
+    rivals: Sequence[int] | None = None,
+    words: int = 64,
+    mask_after_error: bool = True,
+) -> TextBatch:
+    """Records as the features of their steps.
+
+    Args:
+      records: B of them.
+      steps: K; later steps are left out.
+      rivals: for each record the index of the one that has a right step in the place of its first wrong one, -1 for
+        none, as :func:`creditjax.process.records.rivals` finds them; no pairs if None.
+      words: N; of a step with more the rest is left out.
+      mask_after_error: as in :func:`encode`.
+    """
+    records = list(records)
+    label, valid = _labels(records, steps, mask_after_error)
+    relations = np.zeros((*label.shape, len(RELATIONS)), np.float32)
+    hashes = np.full((*label.shape, words), -1, np.int32)
+    mask = np.zeros(label.shape, bool)
+    for row, record in enumerate(records):
+        for k, text in enumerate(step_texts(record.problem, record.steps[:steps])):
+            relations[row, k], mask[row, k] = text.relations, True
+            kept = np.array(text.words[:words], np.int64) & np.iinfo(np.int32).max
+            hashes[row, k, : len(kept)] = kept
+    of = np.full(len(records), -1, np.int32)
+    by = np.zeros(len(records), np.int32)
+    for row, (record, rival) in enumerate(zip(records, rivals or (), strict=rivals is not None)):
+        if rival >= 0 and record.label is not None and 0 <= record.label < steps:
+            of[row], by[row] = record.label, rival
+    at = np.maximum(of, 0)
+    arrays = (relations, hashes, label, valid, mask, relations[by, at], hashes[by, at], of)
+    return TextBatch(*map(jnp.asarray, arrays))
+
+
 # --------------------------------------------------------------------------------------------------------- training
 
 
@@ -202,9 +345,23 @@ def two_stages(head_steps: int, full_steps: int, head_rate: float = 1e-4, full_r
 
 
 def train(
-    model: StepRewardModel, params: Params, batches: Iterator[StepBatch], stages: Sequence[Stage]
+    model: Any,
+    params: Params,
+    batches: Iterator[Batch],
+    stages: Sequence[Stage],
+    *,
+    objective: Callable[[Any, Params, Batch], Term] = loss,
+    watch: Callable[[int, Params], None] = lambda updates, params: None,
 ) -> tuple[Params, list[float]]:
-    """Minimises :func:`loss` stage by stage; one compilation a stage if the batches have one shape.
+    """Minimises an objective stage by stage; one compilation a stage if the batches have one shape.
+
+    Args:
+      model: a :class:`StepRewardModel`, or what the objective takes.
+      params: to start from.
+      batches: as many as there are updates.
+      stages: one after the other.
+      objective: :func:`loss`, or :func:`text_loss` for a :class:`TextRewardModel`; its mean is minimised.
+      watch: called after every update with the number of updates so far and the parameters.
 
     Returns:
       The parameters, and the mean loss of every update's batch before it.
@@ -223,7 +380,7 @@ def train(
         @jax.jit
         def update(params, state, batch, optimizer=optimizer):
             def mean(params):
-                term = loss(model, params, batch)
+                term = objective(model, params, batch)
                 return numerics.safe_divide(term.sum, term.count)
 
             value, gradient = jax.value_and_grad(mean)(params)
@@ -236,6 +393,7 @@ def train(
                 raise ValueError(f"batches: ended after {step} of {stage.steps} in stage {number}")
             params, state, value = update(params, state, batch)
             history.append(value)
+            watch(len(history), params)
     return params, [float(value) for value in history]
 
 
@@ -264,17 +422,22 @@ def encode(
       mask_after_error: labels after the first 0 are not valid (what follows an error is neither right nor wrong).
     """
     records = list(records)
+    label, valid = _labels(records, steps, mask_after_error)
+    streams = [_stream(records, tokenizer, length, steps, reverse) for reverse in (False, True)[: 1 + both]]
+    return StepBatch(streams[0], streams[1] if both else None, label, valid)
+
+
+def _labels(records: Sequence[Record], steps: int, mask_after_error: bool) -> tuple[np.ndarray, np.ndarray]:
     label = np.full((len(records), steps), np.nan, np.float32)
     for row, record in enumerate(records):
         known = [np.nan if y is None else y for y in record.step_labels[:steps]]
         label[row, : len(known)] = known
     valid = ~np.isnan(label)
-    streams = [_stream(records, tokenizer, length, steps, reverse) for reverse in (False, True)[: 1 + both]]
     if mask_after_error:
         # The label of a step that is not there is no error: thresholds below the smallest soft label find exact zeros.
         first = predict_first_error(jnp.asarray(label), jnp.asarray(valid), np.finfo(np.float32).tiny)
         valid = np.asarray(up_to_error(first, jnp.asarray(valid)))
-    return StepBatch(streams[0], streams[1] if both else None, np.where(valid, label, 0.0).astype(np.float32), valid)
+    return np.where(valid, label, 0.0).astype(np.float32), valid
 
 
 def _stream(records: Sequence[Record], tokenizer: Tokenizer, length: int, steps: int, reverse: bool) -> Stream:
@@ -294,7 +457,7 @@ def _stream(records: Sequence[Record], tokenizer: Tokenizer, length: int, steps:
     return Stream(tokens, mask, end)
 
 
-def minibatches(data: StepBatch, size: int, seed: int) -> Iterator[StepBatch]:
+def minibatches(data: Batch, size: int, seed: int) -> Iterator[Batch]:
     """Endless random minibatches, epoch after epoch without replacement.
 
     Raises:
@@ -306,7 +469,7 @@ def minibatches(data: StepBatch, size: int, seed: int) -> Iterator[StepBatch]:
     return _minibatches(data, size, np.random.default_rng(seed))
 
 
-def _minibatches(data: StepBatch, size: int, rng: np.random.Generator) -> Iterator[StepBatch]:
+def _minibatches(data: Batch, size: int, rng: np.random.Generator) -> Iterator[Batch]:
     rows = data.label.shape[0]
     while True:
         order = rng.permutation(rows)
@@ -314,7 +477,7 @@ def _minibatches(data: StepBatch, size: int, rng: np.random.Generator) -> Iterat
             yield rows_of(data, order[start : start + size])
 
 
-def rows_of(data: StepBatch, rows: Any) -> StepBatch:
+def rows_of(data: Batch, rows: Any) -> Batch:
     """Some rows of a batch."""
     return jax.tree.map(lambda x: x[rows], data)
 

@@ -98,6 +98,61 @@ def labels_of(first: int, length: int) -> tuple[Label, ...]:
     return (1.0,) * first + (0.0,) + (None,) * (length - first - 1)
 
 
+def families(records: Sequence[Record]) -> list[str]:
+    """For each record the family that it belongs to: what is split into training and test has to be split by these.
+
+    Records are of one family if their problems are equal but for space around them, or their ids are up to the first
+    "/" (readers name what comes from one line so: a problem and its changed wording, say), and so on from record to
+    record. A family goes by the first of its problems in alphabetical order.
+
+    >>> families([Record("1/a", "p", ()), Record("1/b", "q", ()), Record("2", "q ", ()), Record("3", "r", ())])
+    ['p', 'p', 'p', 'r']
+    """
+    parent: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def root(node: tuple[str, str]) -> tuple[str, str]:
+        while (above := parent.setdefault(node, node)) != node:
+            node = above
+        return node
+
+    problems = [("problem", record.problem.strip()) for record in records]
+    for record, problem in zip(records, problems, strict=True):
+        parent[root(problem)] = root(("id", record.id.split("/")[0]))
+    names: dict[tuple[str, str], str] = {}
+    for problem in sorted(problems):
+        names.setdefault(root(problem), problem[1])
+    return [names[root(problem)] for problem in problems]
+
+
+def rivals(records: Sequence[Record], family: Sequence[str]) -> list[int]:
+    """For each record with a wrong step the first of its family with a right one in its place, behind equal steps.
+
+    >>> good, bad = Record("1", "p", ("a", "b"), step_labels=(1, 1)), Record("1", "p", ("a", "c"), step_labels=(1, 0))
+    >>> rivals([good, bad], ["p", "p"])
+    [-1, 0]
+
+    Returns:
+      Indices of records, -1 where there is none.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(family):
+        rows.setdefault(name, []).append(row)
+
+    def rival(record: Record, among: Sequence[int]) -> int:
+        first = record.label
+        if first is None or first < 0:
+            return -1
+        found = (
+            row
+            for row in among
+            if records[row].step_labels[first : first + 1] == (1.0,)
+            and records[row].steps[:first] == record.steps[:first]
+        )
+        return next(found, -1)
+
+    return [rival(record, rows[name]) for record, name in zip(records, family, strict=True)]
+
+
 def write_records(path: str | os.PathLike, records: Iterable[Record]) -> int:
     """Writes a file that :func:`creditjax.process.readers.read_records` reads; returns the number of lines."""
     count = 0

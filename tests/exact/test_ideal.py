@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from creditjax import exact
-from creditjax.algebra import estimate
 from creditjax.exact.ideal import IDEAL
 from creditjax.exact.signals import DETERMINED, Oracle
 from creditjax.recipes import list_recipes, recipe
@@ -52,16 +51,12 @@ def test_every_signal_has_the_axes_and_the_range_of_its_table(name):
                 assert x.min() >= 0 and x.max() <= 1, key
 
 
-@pytest.mark.parametrize("name", list_recipes())
-def test_a_game_yields_what_a_recipe_reads(name):
-    made = recipe(name)
-    (case, *_) = default_cases(made.signals)
-    paths = exact.enumerate_paths(case.process)
-    missing = tuple(key for key in made.signals if key not in case.signals)
-    signals = {**case.signals, **Oracle(case.process, case.solution).signals(paths, missing)}
-    groups = np.random.default_rng(0).integers(len(paths.tokens), size=(2, 4))
-    value = np.asarray(estimate(made.estimator, exact.batch(paths, groups, signals, case.solution.policy)).value)
-    assert np.isfinite(value).all() and not value[~paths.acts[groups]].any()
+def test_the_games_of_the_assertions_yield_what_recipes_read():
+    for name in list_recipes():
+        wanted = recipe(name).signals
+        (case, *_) = default_cases(wanted)
+        missing = tuple(key for key in wanted if key not in case.signals)
+        assert set(missing) <= set(DETERMINED), name
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -25,7 +25,25 @@ _ALWAYS = frozenset(FIELDS) - {"segment"} | {
     "greedy_outcome",
     "running_baseline",
 }
-_JUDGED = {"process_reward", "potential", "answer_logprob", "call_similarity", "read_is_oracle", "logprob_prm"}
+_JUDGED = {
+    "answer_logprob",
+    "belief",
+    "call_similarity",
+    "candidate_reward",
+    "commitment_correct",
+    "correctness",
+    "judge_error",
+    "judge_grad_dot_emb",
+    "logprob_prm",
+    "potential",
+    "prefix_score",
+    "process_reward",
+    "prover_value",
+    "read_is_oracle",
+    "step_label",
+    "step_score",
+    "subproblem_reward",
+}
 
 _WHOLE = {
     "accuracy",
@@ -99,6 +117,7 @@ def recommend(
         raise ValueError(f"agents: {agents}, wanted at least 1")
     if tokens is not None and not tokens >= 1:
         raise ValueError(f"tokens: {tokens}, wanted at least 1")
+    critic = critic or "value" in signals
     given = _ALWAYS | set(signals) | ({"value", "next_value"} if critic else set())
     if agents > 1:
         given |= {"agent"}
@@ -128,7 +147,8 @@ def recommend(
 
 def _family(made: Recipe) -> str:
     """The branch of the tree that a recipe hangs on, by what it needs and by the tags of its card."""
-    if made.card.methodology == "game-theoretic" or made.card.granularity == "agent":
+    shares = made.card.methodology == "game-theoretic" and "value" not in made.needs
+    if shares or made.card.granularity == "agent":
         return "team"
     if _JUDGED & set(made.needs):
         return "process"
@@ -158,6 +178,12 @@ _COSTS = (
     (("logprob_ref",), "a pass of the reference policy"),
     (("call_similarity",), "reference calls to match with"),
     (("read_is_oracle",), "labels of the helpful skill"),
+    (("judge_error", "step_label", "step_score"), "a judge of every step"),
+    (("prover_value",), "a prover's chances from every step"),
+    (("belief", "correctness", "commitment_correct"), "an answer forced after every step"),
+    (("prefix_score",), "a reward model on every prefix"),
+    (("candidate_reward",), "an oracle of single actions"),
+    (("judge_grad_dot_emb",), "a backward pass through the judge"),
     (("state_key",), "keys of the states"),
     (("greedy_outcome",), "one greedy rollout a prompt"),
 )

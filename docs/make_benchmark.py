@@ -20,7 +20,12 @@ def main() -> None:
     """Flags to one page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=pathlib.Path)
-    rows = Results(parser.parse_args().results).rows
+    path = parser.parse_args().results
+    if not path.is_file():
+        parser.error(f"{path}: no such file; python -m experiments.benchmark credit --out={path} makes it")
+    rows = Results(path).rows
+    if not any(row.recipe == RUN and row.metric == "complete" for row in rows):
+        parser.error(f"{path}: no run has finished; the command that began it goes on with it")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n{tables(rows)}\n{END}{after}", encoding="utf-8")
@@ -73,9 +78,12 @@ def _credit(rows: Sequence[Row]) -> str:
 
 
 def _noise(rows: Sequence[Row]) -> str:
+    # Where a task brings signals of its own there is no noisy row, so settings are paired.
+    noisy = {(row.recipe.removesuffix("+noise"), *row[1:4]) for row in rows if row.recipe.endswith("+noise")}
     by: dict[str, list[float]] = {}
     for row in rows:
-        if row.metric == "efficiency" and math.isfinite(row.value):
+        paired = (row.recipe.split("+")[0], *row[1:4]) in noisy
+        if paired and row.metric == "efficiency" and math.isfinite(row.value):
             by.setdefault(row.recipe, []).append(row.value)
     shown = sorted({name.split("+")[0] for name in by if name.endswith("+noise")} & set(by))
     lines = ["| recipe | efficiency, perfect signal | signal off by 0.3 | own credit shuffled |", "|---|---|---|---|"]

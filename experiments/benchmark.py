@@ -30,7 +30,7 @@ _SHAPE = flags.DEFINE_list("shape", ["128", "8", "4096"], "Prompts, rollouts of 
 _ONLY = flags.DEFINE_list("only", [], "Names of rows or recipes to make; all if empty.")
 _OUT = flags.DEFINE_string("out", None, "File for one JSON object a row.")
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Repetitions; the median counts.", lower_bound=1)
-_QUICK = flags.DEFINE_bool("quick", False, "credit: small horizons, three tasks, short learning.")
+_QUICK = flags.DEFINE_bool("quick", False, "credit: small horizons, two tasks, short learning.")
 _TASKS = flags.DEFINE_list("tasks", [], "credit: tasks; all if empty.")
 _HORIZONS = flags.DEFINE_list("horizons", [], "credit: actions of an episode, 4 at least.")
 _GROUPS = flags.DEFINE_list("groups", [], "credit: rollouts of a group.")

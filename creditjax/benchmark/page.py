@@ -327,8 +327,9 @@ def _tables(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
     return (
         '<section><h2>Numbers</h2><p class="sub">Standard errors in small print where numbers were sampled. '
         "Signs: right ones among credits that are not 0, where exact credit has a sign; zeros: share of those that "
-        "are. Mass: share of credit on decisive steps. Cosine, gradient bias and efficiency are those of the policy "
-        "gradient; efficiency is signal to noise over that of REINFORCE. +noise: with a model that errs; +shuffled: "
+        "are. Mass: share of credit on decisive steps; where nearly every step decides, mass and hits say nothing. "
+        "Cosine, gradient bias and efficiency are those of the policy gradient; efficiency is its signal along the "
+        "exact gradient to its noise, over that of REINFORCE. +noise: with a model that errs; +shuffled: "
         f"the method's own credit in random order.{more}</p>{''.join(parts)}"
         f"{f'<h3>Left out where their signals do not exist</h3><ul>{left_out}</ul>' if left_out else ''}</section>"
     )

@@ -77,7 +77,8 @@ class Judgement(NamedTuple):
       scale: the factor that brings the expected gradient closest to the true one.
       bias_up_to_scale: the relative bias that is left then, ``sqrt(1 - cosine²)`` for a positive cosine.
       efficiency: signal-to-noise over that of REINFORCE (the bare outcome) in groups of the same size: how many of its
-        rollouts one rollout is worth.
+        rollouts one rollout is worth. Signal is what of the expected gradient lies along the true one; it is negative
+        where that points against it.
     """
 
     moments: Moments
@@ -238,15 +239,16 @@ def judge(moments: Moments, reinforce: Moments, process: Process, solution: Solu
     scale = dot / square if square > 0 else 0.0
     left = float(np.linalg.norm(max(scale, 0.0) * mean - truth))
     base = reinforce.signal_to_noise
+    cosine = dot / (math.sqrt(square) * size) if square > 0 and size > 0 else 0.0
     return Judgement(
         moments=moments,
         true_gradient=truth,
         bias=bias,
         relative_bias=bias / size if size > 0 else math.inf if bias > 0 else 0.0,
-        cosine=dot / (math.sqrt(square) * size) if square > 0 and size > 0 else 0.0,
+        cosine=cosine,
         scale=scale,
         bias_up_to_scale=left / size if size > 0 else 0.0,
-        efficiency=moments.signal_to_noise / base if base > 0 else math.nan,
+        efficiency=cosine * abs(cosine) * moments.signal_to_noise / base if base > 0 else math.nan,
     )
 
 

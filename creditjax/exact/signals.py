@@ -15,6 +15,8 @@ from creditjax.exact.ideal import IDEAL
 from creditjax.exact.paths import Paths, log_probability
 from creditjax.exact.process import Process, check_policy
 from creditjax.exact.values import Solution, solve
+from creditjax.naming import nearest
+from creditjax.trajectory import FIELDS
 
 # exp(-20) stands for an answer that has become impossible.
 _LEAST = 2e-9
@@ -67,7 +69,9 @@ class Oracle:
         made = {}
         for name in names:
             if name not in _MADE:
-                raise KeyError(f"signal {name!r}: not determined by the process, wanted one of {', '.join(_MADE)}")
+                hint = "a field of the batch (exact.batch)" if name in FIELDS or name == "token_mask" else ""
+                hint = hint or f"known to the game alone, or none: {nearest(name, _MADE)}"
+                raise KeyError(f"signal {name!r}: not determined by the process; {hint}")
             made[name] = _MADE[name](self, paths)
         return made
 

@@ -45,7 +45,7 @@ def assert_unbiased(
             "assert_unbiased",
             estimator,
             f"biased by {worst.relative_bias:.3g} of the exact gradient in game {worst.case.name!r} "
-            f"(cosine {worst.cosine:.4f}, scale {worst.factor:.4f})",
+            f"({_cosine(worst)}, scale {worst.factor:.4f})",
             [*_report(found, worst, group_size), *_hints(estimator, found, group_size)],
         )
 
@@ -74,7 +74,7 @@ def assert_unbiased_up_to_scale(
         what = (
             f"the expected gradient is {min(factors):.4f} to {max(factors):.4f} times the exact one, by game"
             if min(x.cosine for x in found) > 1 - rtol
-            else f"the expected gradient points elsewhere in game {worst.case.name!r} (cosine {worst.cosine:.4f})"
+            else f"the expected gradient points elsewhere in game {worst.case.name!r} ({_cosine(worst)})"
         )
         lines = [*_report(found, worst, group_size), *_hints(estimator, found, group_size)]
         fail("assert_unbiased_up_to_scale", estimator, what, lines)
@@ -171,7 +171,7 @@ def _report(found: Sequence[_Judged], worst: _Judged, group_size: int) -> list[s
     lines = [f"groups of {group_size}, every group of episodes enumerated"]
     lines += [
         f"game {x.case.name!r}: ‖bias‖ {np.linalg.norm(x.gradient - x.truth):.4g} ({x.relative_bias:.3g} of the exact "
-        f"gradient), cosine {x.cosine:.4f}, scale {x.factor:.4f}"
+        f"gradient), {_cosine(x)}, scale {x.factor:.4f}"
         for x in found
     ]
     seen = worst.case.process.observations[most]
@@ -189,6 +189,8 @@ def _hints(estimator: Estimator, found: Sequence[_Judged], group_size: int) -> l
     one_factor = np.ptp(factors) < 1e-3 * np.abs(factors).max()
     elsewhere = [x for x in found if x.cosine < 1 - 1e-4]
     hints = []
+    if all(np.linalg.norm(x.gradient) < 1e-9 * np.linalg.norm(x.truth) for x in found):
+        return ["hint: the expected gradient is 0: the credit of a token does not depend on which one was taken"]
     if _forgets_scale(estimator, found[0].case, group_size):
         hints.append("outcomes in other units give the same credit: division by the group's std or the like")
     if not elsewhere and one_factor and np.isclose(factors[0], own, rtol=1e-3):
@@ -206,6 +208,14 @@ def _hints(estimator: Estimator, found: Sequence[_Judged], group_size: int) -> l
             "or tokens are weighed unequally"
         )
     return [f"hint: {hint}" for hint in hints]
+
+
+def _cosine(x: _Judged) -> str:
+    """Its cosine, with digits enough to be told from 1."""
+    if np.linalg.norm(x.gradient) < 1e-9 * np.linalg.norm(x.truth):
+        return "no direction"
+    close = 1e-7 < 1 - x.cosine < 5e-5
+    return f"cosine 1 - {1 - x.cosine:.1g}" if close else f"cosine {x.cosine:.4f}"
 
 
 def _lengths_differ(case: Case) -> bool:

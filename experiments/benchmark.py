@@ -5,7 +5,7 @@
     python -m experiments.benchmark speed --shape=4,4,512           a smaller batch: prompts, rollouts, positions
     python -m experiments.benchmark speed --out=speed.jsonl         one JSON object a row
 
-    python -m experiments.benchmark credit --quick                  small horizons, three tasks: under three minutes
+    python -m experiments.benchmark credit --quick                  small horizons, two tasks: under three minutes
     python -m experiments.benchmark credit --out=credit.jsonl       everything; repeated, it goes on where it stopped
     python -m experiments.benchmark credit --only=grpo,rloo         some recipes, beside the controls
     python -m experiments.benchmark credit --tasks=sums --horizons=4,8 --groups=4

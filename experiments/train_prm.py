@@ -132,19 +132,20 @@ def fit(kind: Learner, data: Data, rows: np.ndarray, validation: np.ndarray, uns
     """Trains on `rows` and scores `validation` and `unseen` with the parameters that were best on the former."""
     best: dict[str, Any] = {"auroc": -1.0}
     known = prm.rows_of(kind.data, validation)
+    judge = _jitted(metrics.step_auroc)
     label, valid = data.label[validation], data.valid[validation]
 
     def watch(updates: int, params: Any) -> None:
         if updates % _EVERY.value and updates != _STEPS.value:
             return
         score = by_rows(kind.score, params, known)
-        auroc = float(metrics.step_auroc(jnp.asarray(score), jnp.asarray(label), jnp.asarray(valid)))
+        auroc = float(judge(score, label, valid))
         if auroc > best["auroc"]:
             best.update(auroc=auroc, updates=updates, params=params, score=score)
 
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(_RATE.value, weight_decay=_DECAY.value))
     batches = prm.minibatches(prm.rows_of(kind.data, rows), min(_BATCH.value, len(rows)), seed)
-    kind.train(kind.init(jax.random.key(seed)), batches, (prm.Stage(optimizer, _STEPS.value),), watch=watch)
+    kind.train(jax.jit(kind.init)(jax.random.key(seed)), batches, (prm.Stage(optimizer, _STEPS.value),), watch=watch)
     return best["score"], by_rows(kind.score, best["params"], prm.rows_of(kind.data, unseen)), best["updates"]
 
 
@@ -167,16 +168,15 @@ class Held(NamedTuple):
     shuffled: np.ndarray
 
 
-@functools.cache
-def _tuner() -> Callable:
-    return jax.jit(metrics.tune_threshold)
+# One program for all folds and members.
+_jitted = functools.cache(jax.jit)
 
 
 def predict(score: np.ndarray, mask: np.ndarray, known: np.ndarray, known_mask: np.ndarray, first: np.ndarray):
     """First errors, i64 ``[B]``, with the threshold that is best for the scores `known` of other solutions."""
     grid = jnp.quantile(jnp.asarray(known[known_mask]), jnp.linspace(0.0, 0.5, 64))
-    threshold = _tuner()(jnp.asarray(known), jnp.asarray(known_mask), jnp.asarray(first), grid)
-    return np.asarray(metrics.predict_first_error(jnp.asarray(score), jnp.asarray(mask), threshold))
+    threshold = _jitted(metrics.tune_threshold)(jnp.asarray(known), jnp.asarray(known_mask), jnp.asarray(first), grid)
+    return np.asarray(_jitted(metrics.predict_first_error)(jnp.asarray(score), jnp.asarray(mask), threshold))
 
 
 def permuted(score: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -305,6 +305,8 @@ def prepare() -> tuple[Learner, Data]:
         sys.exit(f"--data: {count} problems with step labels, wanted at least {wanted} for --folds={_FOLDS.value}")
     rival = rivals(records, family)
     kind = learner(records, rival)
+    # Rows are chosen on the host, where that compiles nothing.
+    kind = kind._replace(data=jax.tree.map(np.asarray, kind.data))
     first = np.array([-2 if record.label is None else record.label for record in records])
     mask = np.asarray(kind.data.step_mask)
     arrays = (np.asarray(kind.data.label), np.asarray(kind.data.valid) & mask, mask)

@@ -375,7 +375,7 @@ def train(
             raise ValueError(f"stages[{number}].freeze: {unknown[0]!r}, wanted some of {sorted(params)}")
         kinds = {name: jax.tree.map(lambda _, n=name: n in stage.freeze, params[name]) for name in params}  # noqa: B023
         optimizer = optax.multi_transform({False: stage.optimizer, True: optax.set_to_zero()}, kinds)
-        state = optimizer.init(params)
+        state = jax.jit(optimizer.init)(params)
 
         @jax.jit
         def update(params, state, batch, optimizer=optimizer):

@@ -20,6 +20,7 @@ from creditjax.algebra import (
     identity,
     leave_one_out,
     linear_schedule,
+    min_return,
     outcome,
     rewards,
     scale,
@@ -475,3 +476,10 @@ def test_two_channels_have_their_mass_whatever_their_lengths():
     np.testing.assert_allclose(found.extras["loss_weight"], want, rtol=1e-6)
     np.testing.assert_allclose(want[live].sum(), weight * mask.sum())
     np.testing.assert_allclose(want[task].sum(), mask.sum())
+
+
+def test_a_step_that_was_never_scored_is_not_the_worst():
+    batch = toy((1.0,), t=3, segment=np.arange(3)[None, None], num_segments=3,
+                signals={"process_reward": np.array([[[0.5, np.nan, 0.7]]], np.float32)})  # fmt: skip
+    worst = value(cj.chain(signal("process_reward"), min_return()), batch)
+    np.testing.assert_allclose(worst, [[[0.5, 0.7, 0.7]]])

@@ -38,7 +38,7 @@ from creditjax.process.readers import read_records
 from creditjax.process.records import Record, families, rivals
 from creditjax.tasks.tokenizer import CharTokenizer
 
-_DATA = flags.DEFINE_list("data", None, "Step-label files.", required=True)
+_DATA = flags.DEFINE_list("data", [], "Step-label files.")
 _FORMAT = flags.DEFINE_string("format", "auto", "A format of creditjax.process.readers.")
 _MODEL = flags.DEFINE_enum("model", "text", ["text", "transformer"], "Features of the text, or its characters.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Number of runs.", lower_bound=1)
@@ -58,7 +58,7 @@ _DIRECTION = flags.DEFINE_enum(
     "direction", "forward", ["forward", "both", "gated"], "How steps are read; --model=transformer."
 )
 _DESIGN = flags.DEFINE_string("design", None, "The word that tells which families the features were chosen on.")
-_OUT = flags.DEFINE_string("out", None, "File for the held-out scores: one JSON object a solution and run.")
+_SCORES = flags.DEFINE_string("scores", None, "File for the held-out scores: one JSON object a solution and run.")
 
 PARTS = 5
 """Parts of the training problems; each member leaves another one out."""
@@ -295,6 +295,8 @@ def _predictions(rows: int, repeats: int = 20) -> tuple[np.ndarray, np.ndarray]:
 
 def prepare() -> tuple[Learner, Data]:
     """Files, model and arrays, or the exit with the flag that does not fit."""
+    if not _DATA.value:
+        sys.exit("--data: no file, wanted step-label files")
     try:
         records, family = load(_DATA.value, _FORMAT.value)
     except (OSError, ValueError) as error:
@@ -329,8 +331,8 @@ def main(argv: list[str]) -> None:
         results.append(result)
         scores.append(held.score)
         print(json.dumps(_rounded(result)), flush=True)
-    if _OUT.value:
-        write(_OUT.value, data, scores)
+    if _SCORES.value:
+        write(_SCORES.value, data, scores)
     parts = [part for part in ("held_out", "confirmation") if part in results[0]]
     table = {part: _spread([result[part] for result in results]) for part in parts}
     print(json.dumps({"seeds": len(results), "mean_and_std": table}))
@@ -351,7 +353,7 @@ def write(path: str, data: Data, scores: list[np.ndarray]) -> None:
                     shown = {"id": record.id, "seed": seed, "score": score[row, at].tolist()}
                     file.write(json.dumps(shown | {"label": list(record.step_labels[: at.size])}) + "\n")
     except OSError as error:
-        sys.exit(f"--out: {error}")
+        sys.exit(f"--scores: {error}")
 
 
 def _rounded(tree: Any) -> Any:

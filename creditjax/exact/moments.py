@@ -125,7 +125,9 @@ def enumerate_moments(
 
     Raises:
       ValueError: too many groups, sample instead; `paths` that are not all episodes; a group or chunk below 1.
+      TypeError: no `Transform`.
     """
+    _check_estimator(estimator)
     _check_at_least(1, group_size=group_size, chunk=chunk)
     paths = path_lib.enumerate_paths(process) if paths is None else paths
     chances = path_lib.probability(process, paths, solution.policy)
@@ -192,8 +194,10 @@ def sample_moments(
 
     Raises:
       ValueError: fewer than two groups, since there is no standard error then; a group or chunk below 1.
+      TypeError: no `Transform`.
     """
     _check_at_least(2, num_groups=num_groups)
+    _check_estimator(estimator)
     _check_at_least(1, group_size=group_size, chunk=chunk)
     totals: tuple[np.ndarray, ...] = ()
     starts = range(0, num_groups, chunk)
@@ -286,6 +290,12 @@ def groups(chances: np.ndarray, group_size: int, alike: bool, chunk: int) -> Ite
             weight = weight * orders
         short = chunk - len(members)
         yield np.pad(members, ((0, short), (0, 0))), np.pad(weight, (0, short))
+
+
+def _check_estimator(estimator: Any) -> None:
+    if not isinstance(estimator, Transform):
+        hint = "its .estimator" if hasattr(estimator, "estimator") else "creditjax.testing takes any function"
+        raise TypeError(f"estimator: {type(estimator).__name__}, wanted a Transform ({hint})")
 
 
 def _check_at_least(least: int, **numbers: int) -> None:

@@ -25,6 +25,8 @@ group's std. Without the division it says that each rollout's own outcome is in 
 
     testing.assert_unbiased(mended)
 
+A function that reads signals names them, ``mine.needs = ("value",)``, and is given random ones, or a game's exact ones.
+
 `check_all` asks everything at once. `creditjax.testing.strategies` has batches for Hypothesis.
 """
 

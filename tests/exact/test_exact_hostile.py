@@ -228,6 +228,11 @@ def test_requests_that_make_no_sense_say_what_was_wanted(solved):
             exact.policy_gradient(process, np.zeros(shape))
     with pytest.raises(ValueError, match="policy: gave probabilities"):
         exact.tabulate(process, lambda seen: np.ones(2 + len(seen)))
+    for wrong in (recipe("grpo"), lambda batch: batch.outcome):
+        with pytest.raises(TypeError, match=r"estimator: .*, wanted a Transform \((its .estimator|creditjax.testing)"):
+            exact.enumerate_moments(wrong, process, solution, 2)
+        with pytest.raises(TypeError, match="estimator: .*, wanted a Transform"):
+            exact.sample_moments(wrong, process, solution, 2, key=key, num_groups=4)
     for wrong in ({"group_size": 0}, {"group_size": -1}, {"group_size": 2, "chunk": 0}):
         with pytest.raises(ValueError, match=r"(group_size|chunk): .*, wanted at least 1"):
             exact.enumerate_moments(estimator, process, solution, **wrong)

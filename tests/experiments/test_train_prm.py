@@ -49,7 +49,7 @@ def data(tmp_path):
 
 
 def test_a_model_learns_what_gives_errors_away(capsys, data, tmp_path):
-    result, summary = run(capsys, data, design="word", out=str(tmp_path / "scores.jsonl"))
+    result, summary = run(capsys, data, design="word", scores=str(tmp_path / "scores.jsonl"))
     held = result["held_out"]
     assert held["solutions"] == 48 and held["wrong_steps"] == 24
     assert held["auroc"][0] > 0.9 and held["auroc"][1] <= held["auroc"][0] <= held["auroc"][2]
@@ -67,3 +67,5 @@ def test_what_cannot_be_trained_on_is_told_by_its_flag(capsys, data, tmp_path):
         run(capsys, few)
     with pytest.raises(SystemExit, match="--data: .*none.jsonl"):
         run(capsys, tmp_path / "none.jsonl")
+    with pytest.raises(SystemExit, match="--data: no file, wanted step-label files"):
+        train_prm.main(["train_prm"])

@@ -10,6 +10,7 @@ import sys
 import time
 
 import chex
+from environment import with_devices
 import jax
 import numpy as np
 import pytest
@@ -139,7 +140,9 @@ sys.exit(0 if result.finished else 143)
 
 def start(workdir, steps):
     script = SCRIPT.format(here=str(pathlib.Path(__file__).parent), workdir=str(workdir), steps=steps)
-    return subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, env=with_devices(1), stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for_rows(process, workdir, count):

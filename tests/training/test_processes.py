@@ -1,12 +1,12 @@
 """One device, eight, and two processes of four devices each: the same losses, the same parameters."""
 
-import os
 import pathlib
 import socket
 import subprocess
 import sys
 
 import chex
+from environment import with_devices
 import numpy as np
 import pytest
 from training_cases import last_state, rows
@@ -30,9 +30,12 @@ def start(workdir, mesh, devices, address="", processes=1, process=0):
     script = SCRIPT.format(
         here=str(HERE), address=address, processes=processes, process=process, mesh=mesh, workdir=str(workdir)
     )
-    environment = dict(os.environ, XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}", JAX_PLATFORMS="cpu")
     return subprocess.Popen(
-        [sys.executable, "-c", script], cwd=HERE.parents[1], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        cwd=HERE.parents[1],
+        env=with_devices(devices),
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

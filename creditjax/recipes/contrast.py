@@ -153,10 +153,12 @@ def ctpd(beta: float = 0.1, low: float = -0.5, high: float = 1.5, scale: float =
 def rise_dpo(beta: float = 0.1, rest_weight: float = 1.0, nll: float = 0.05, edits: bool = True) -> Parts:
     """DPO on whole solutions and on steps into which one error was edited, plus imitation (arXiv:2410.06638).
 
-    Without `edits` it trains on whole solutions alone, on any task; with `nll` 0 that is DPO.
+    The paper's policy edits its own steps; here the run replaces one token of a step among those that the task says may
+    stand for each other. Without `edits` it trains on whole solutions alone, on any task; with `nll` 0 that is DPO.
     """
     implied = edit_preference_credit(beta=beta, rest_weight=rest_weight, nll=nll, edits=edits)
-    return Parts(implied, edit_preference(beta=beta, rest_weight=rest_weight, nll=nll, edits=edits))
+    loss = edit_preference(beta=beta, rest_weight=rest_weight, nll=nll, edits=edits)
+    return Parts(implied, loss, Sampler(edited=edits))
 
 
 @register("steporlm_wdpo", cost=PAIRWISE, claims=RANKED)

@@ -58,6 +58,8 @@ class Sampler(NamedTuple):
       commit: a group is several actions drawn in one state, and the episode goes on with one of the best ("max") or
         with any ("sample"), see `samplers.state_groups`; "" for whole rollouts.
       replayed: older rollouts of the prompt that join each group, see `samplers.replay`.
+      edited: beside each group one of a step of a right rollout and of the same step with an error in it, see
+        `signals.edits.with_edited_steps`.
     """
 
     group_size: int = 8
@@ -66,6 +68,7 @@ class Sampler(NamedTuple):
     max_batches: int = 1
     commit: str = ""
     replayed: int = 0
+    edited: bool = False
 
 
 class Parts(NamedTuple):

@@ -92,7 +92,7 @@ def edited_batch(edits: Sequence[Edit], length: int, max_edit: int = 8) -> Traje
 
 
 def with_edited_steps(batch: Trajectory, key: Array, replaceable: Array, *, success_at: float = 1.0) -> Trajectory:
-    """Rollouts ``[P, G, T]`` and, behind them, a group of an edited step for each of theirs: ``[2 P, G, T]``.
+    """Rollouts ``[P, G, T]`` and, behind each group, one of an edited step of it: ``[2 P, G, T]``.
 
     The edited group of a prompt has the first right rollout up to a step of it, with outcome 1, and the same with one
     of the step's tokens replaced, with outcome 0; the policy acts in the step alone, and the other rows take no part.
@@ -143,10 +143,11 @@ def with_edited_steps(batch: Trajectory, key: Array, replaceable: Array, *, succ
     )
 
     def behind(given: Array, pair: Array, fill=0) -> Array:
-        """What was given, then the pairs ``[P, 2, …]`` or ``[P, …]`` with rows of `fill`."""
+        """Each group, then its pair ``[P, 2, …]`` or ``[P, …]`` with rows of `fill`. No row leaves its device."""
         pair = pair if pair.ndim == given.ndim else jnp.repeat(pair[:, None], 2, axis=1)
         rest = jnp.full((*pair.shape[:1], given.shape[1] - 2, *pair.shape[2:]), fill, pair.dtype)
-        return jnp.concatenate([given, jnp.concatenate([pair, rest], axis=1).astype(given.dtype)])
+        both = jnp.stack([given, jnp.concatenate([pair, rest], axis=1).astype(given.dtype)], axis=1)
+        return both.reshape(-1, *given.shape[1:])
 
     nowhere = jnp.zeros_like(real)
     found = jnp.any(step, axis=-1)

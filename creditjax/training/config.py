@@ -238,6 +238,13 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
         raise ConfigError(
             f"warm_start.steps: {config.warm_start.steps}, but task {config.task.name!r} has no gold answers"
         )
+    if recipe.sampler.edited:
+        if len(getattr(task, "digits", ())) < 2:
+            raise ConfigError(
+                f"recipe {recipe.name!r}: task {config.task.name!r} names no tokens in which an error can be written "
+                "(digits), wanted two at least; edits=False trains on whole solutions alone"
+            )
+        _check_least(config, "batch.group_size", 2)
     if recipe.sampler.commit:
         try:
             state_groups.check(task, recipe.sampler.commit, recipe.sampler.greedy_baseline)

@@ -27,7 +27,6 @@ import numpy as np
 
 import creditjax
 from creditjax import samplers
-from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Sampling
 from creditjax.samplers import replay
 from creditjax.signals import producers
@@ -174,8 +173,9 @@ class Programs:
         if self.recipe.sampler.replayed:
             first = config.warm_start.steps * config.warm_start.prompts
             self.replay = step_lib.Replay(self.recipe.sampler.replayed, **config.replay, first=first)
+        edited = self.recipe.sampler.edited
         self.learner = step_lib.Learner(
-            parts.policy, optimizer, parts.sampling, parts.plan, mesh, reward, parts.task, self.replay
+            parts.policy, optimizer, parts.sampling, parts.plan, mesh, reward, parts.task, self.replay, edited
         )
         warm_plan = step_lib.Plan(micro_batches=config.batch.micro_batches)
         warm_learner = step_lib.Learner(parts.policy, warm_optimizer, Sampling(), warm_plan, mesh)
@@ -251,6 +251,13 @@ class Programs:
         made = {*batch.signals, "running_baseline", "progress", "is_offpolicy", "prompt_mean"}
         made |= {"greedy_outcome"} if self.greedy_rollout else set()
         made |= set(_VERIFIED) if hasattr(self.task, "verify") else set()
+        if self.recipe.sampler.edited:
+            made |= {"edit_mask", "step_mask"}
+            if batch.segment is None:
+                raise config_lib.ConfigError(
+                    f"recipe {self.recipe.name!r}: rollouts of task {self.config.task.name!r} have no segments, wanted "
+                    "steps to edit"
+                )
         for name in self.names:
             if name in producers.PRODUCERS and name not in made:
                 if fault := producers.fault(name, batch.signals, self.task, self.policy):
@@ -322,8 +329,8 @@ class Programs:
         batch = self.roll(state, 0, "eval", state_lib.stream_key(state.key, state_lib.Stream.REPORT, step))
 
         def assign(state, batch, estimator):
-            batch = step_lib.add_signals(self.learner, state, batch, self.names)
-            return estimate(estimator, batch, step=state.step, mesh=self.mesh, mesh_axes=mesh_lib.BATCH[0]).value
+            _, credit = step_lib.assign(self.learner, state, batch, self.names, estimator)
+            return step_lib.of_rollouts(credit).value if self.learner.edited else credit.value
 
         credit = jax.jit(assign)(state, batch, self.estimator)
         token_mask = batch.signals.get("token_mask", batch.action_mask)

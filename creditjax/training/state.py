@@ -30,6 +30,7 @@ class Stream(enum.IntEnum):
     EVALUATION = 3
     REPORT = 4
     REPLAY = 5
+    EDITS = 6
 
 
 def stream_key(key: Array, stream: Stream, step: int | Array = 0) -> Array:

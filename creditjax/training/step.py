@@ -23,6 +23,7 @@ from creditjax.algebra.estimate import estimate
 from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.objectives import Objective, counts, phases, supervised, total
 from creditjax.samplers import replay
+from creditjax.signals.edits import with_edited_steps
 from creditjax.signals.implicit import OutcomeLoss, implicit_prm_loss
 from creditjax.signals.policy import token_kl
 from creditjax.signals.producers import PRODUCERS, Models, produce
@@ -181,6 +182,7 @@ class Learner(NamedTuple):
     reward: "RewardLearner | None" = None
     task: Any = None
     replay: Replay | None = None
+    edited: bool = False
 
     def models(self, state: TrainState) -> Models:
         """Whom the producers of signals may ask."""
@@ -409,9 +411,10 @@ def make_update(
         if learner.replay is not None:
             state, batch = learner.replay.recall(state, batch)
             batch = _constrain_rows(batch, mesh, mesh_lib.BATCH)
-        batch = add_signals(learner, state, batch, names)
-        credit = estimate(estimator, batch, step=state.step, mesh=mesh, mesh_axes=("data", "fsdp"))
-        metrics = batch_metrics(batch, credit)
+        rollouts = batch
+        batch, credit = assign(learner, state, batch, names, estimator)
+        # Of what is no rollout, nothing is measured.
+        metrics = batch_metrics(*((rollouts, of_rollouts(credit)) if learner.edited else (batch, credit)))
         metrics["dropped_groups"] = (jnp.sum(faulty, dtype=jnp.float32), jnp.float32(1))
         if learner.reward is not None:
             state, rewarded = learner.learn_reward(state, batch)
@@ -449,6 +452,39 @@ def make_begin(learner: Learner, state: TrainState) -> Callable[[TrainState], Tr
 
     places = state_shardings(learner.mesh, state)
     return jax.jit(begin, in_shardings=(places,), out_shardings=places, donate_argnums=0)
+
+
+def assign(
+    learner: Learner, state: TrainState, batch: Trajectory, names: Sequence[str], estimator: Transform
+) -> tuple[Trajectory, Credit]:
+    """The batch ``[P, G, T]`` as it is learned from, with its signals, and its credit.
+
+    With edited steps there are 2 P groups: those of the rollouts, each with one of its edited steps behind it.
+    """
+    if learner.edited:
+        batch = _add_edits(learner, state, batch)
+    batch = add_signals(learner, state, batch, names)
+    return batch, estimate(estimator, batch, step=state.step, mesh=learner.mesh, mesh_axes=mesh_lib.BATCH[0])
+
+
+def of_rollouts(credit: Credit) -> Credit:
+    """Credit ``[2 P, G, T]`` without that of edited steps: ``[P, G, T]``."""
+    return Credit(credit.value[::2], credit.valid[::2], {}, credit.level)
+
+
+def _add_edits(learner: Learner, state: TrainState, batch: Trajectory) -> Trajectory:
+    """The batch with a group of edited steps behind each of its own, told by the current policy how likely they are."""
+    key = stream_key(state.key, Stream.EDITS, state.step)
+    both = with_edited_steps(batch, key, learner.task.digits)
+    parts = learner.plan.minibatches * learner.plan.micro_batches
+    pieces = learner.pin(split(jax.tree.map(lambda x: x[1::2], both), batch.batch_shape[0], parts))
+
+    def evaluate(carry, piece: Trajectory):
+        return carry, learner.policy.evaluate(state.params, piece, learner.sampling).logprob
+
+    edited = merge(_scan(evaluate, (), pieces, parts)[1])
+    logprob = jnp.stack([batch.logprob, edited], axis=1).reshape(both.tokens.shape)
+    return _constrain_rows(both.replace(logprob=logprob), learner.mesh, mesh_lib.BATCH)
 
 
 def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: Sequence[str]) -> Trajectory:

@@ -18,6 +18,7 @@ def test_a_good_config_is_built():
         ({"recipe": {"name": "grop"}}, r"config.recipe.name: 'grop' is unknown; did you mean grpo"),
         ({"recipe": {"name": "grpo", "epsclip": 0.1}}, r"no hyperparameter 'epsclip'; did you mean eps_clip"),
         ({"recipe": {"name": "grpo", "eps_clip": "wide"}}, r"recipe: .*eps.*'wide'"),
+        ({"recipe": {"name": "rise_dpo"}}, r"'rise_dpo': task 'control' names no tokens .* \(digits\), wanted two"),
         ({"task": {"name": "contrl"}}, r"config.task.name: 'contrl' is unknown; did you mean control"),
         ({"task": {"name": "control", "environment": "Catchbsuite"}}, r"task: .*did you mean .*Catch-bsuite"),
         ({"task": {"name": "control", "enviroment": "x"}}, r"task: .*'enviroment'; did you mean environment"),

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from training_cases import catch_config
 
-from creditjax.signals.edits import with_edited_steps
 from creditjax.training import config as config_lib
 from creditjax.training import loop
 from creditjax.training import mesh as mesh_lib
@@ -57,12 +56,12 @@ def test_edited_steps_are_pairs_of_their_own():
     state, task = programs.init(), programs.task
 
     @jax.jit
-    def sample(params, prompts, steps, key):
-        both = with_edited_steps(task.play(prompts, steps), key, task.digits)
-        return both.replace(logprob=programs.policy.evaluate(params, both).logprob)
+    def sample(params, prompts, steps):
+        batch = task.play(prompts, steps)
+        return batch.replace(logprob=programs.policy.evaluate(params, batch).logprob)
 
     steps = np.reshape(task.gold("train", 0, 64).tokens[..., task.prompt_length :], (16, 4, -1, 2))
-    batch = sample(state.params, task.prompts("train", 0, 16), steps, jax.random.key(1))
+    batch = sample(state.params, task.prompts("train", 0, 16), steps)
     before = jax.tree.map(np.asarray, state.params)
     shown = {}
     for _ in range(2):
@@ -72,8 +71,12 @@ def test_edited_steps_are_pairs_of_their_own():
     for name in ("preference", "step_preference"):
         np.testing.assert_allclose(shown[name][0], np.log(2), rtol=1e-5)
         assert shown[name][1] < shown[name][0]
-    _, edited = np.split(np.asarray(batch.votes).any(1), 2)
-    assert edited.sum() > 0 and float(metrics["step_preference"][1]) == edited.sum()
+    right = (np.asarray(batch.outcome) == 1).any(1)
+    assert 0 < right.sum() < 16 and float(metrics["step_preference"][1]) == right.sum()
+    # What is measured is measured of the rollouts alone.
+    assert float(metrics["reward"][1]) == batch.outcome.size
+    shown = programs.sample_rollouts(state, 2)
+    assert len(shown) == 8 and all(len(row["tokens"]) == len(row["credit"]) for row in shown)
     moved = jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - y).max()), state.params, before)
     assert max(jax.tree.leaves(moved)) > 0
 

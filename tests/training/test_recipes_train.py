@@ -22,11 +22,6 @@ TASKS = {
     "judging": {"addends": 2, "base": 3, "gold_noise": 0.5, "eval_size": 4},
 }
 
-# Recipes that no task can feed, and the signal that is missing: it comes from a model or a sampler of its own.
-NOT_FED = {
-    "rise_dpo": "edit_mask",
-}
-
 
 @functools.cache
 def mesh():
@@ -114,7 +109,7 @@ def first_state(task: str, kept: tuple[bool, ...]):
 _PROGRAMS: dict = {}
 
 
-@pytest.mark.parametrize("name", sorted(set(_REGISTRY) - set(NOT_FED)))
+@pytest.mark.parametrize("name", sorted(_REGISTRY))
 def test_a_recipe_does_one_update(name):
     programs, task = fed_by(name)
     assert programs is not None, task
@@ -129,13 +124,3 @@ def test_a_recipe_does_one_update(name):
     assert int(state.step) == 1
     moved = jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - y).max()), state.params, before)
     assert max(jax.tree.leaves(moved)) > 0
-
-
-@pytest.mark.parametrize("name", sorted(NOT_FED))
-def test_a_recipe_that_no_small_task_feeds_says_what_it_lacks(name):
-    programs, said = fed_by(name)
-    assert programs is None and NOT_FED[name] in said
-
-
-def test_the_list_names_registered_recipes():
-    assert set(NOT_FED) <= set(_REGISTRY)

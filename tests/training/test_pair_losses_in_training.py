@@ -1,5 +1,6 @@
 """Losses over pairs and groups, and those that ask the policy for more, in the ordinary update."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -50,9 +51,13 @@ def test_edited_steps_are_pairs_of_their_own():
         policy={"name": "transformer", "width": 8, "depth": 1, "heads": 2, "mlp_width": 16},
         recipe={"name": "rise_dpo"}, batch__prompts=16, batch__group_size=4,
     )  # fmt: skip
-    config.mesh = {"data": 1, "fsdp": 1, "tensor": 1}
-    mesh = mesh_lib.make_mesh(config.mesh, jax.devices()[:1])
-    programs = loop.Programs(config, config_lib.check_config(config), mesh)
+
+    def build(devices):
+        config.mesh = {"data": devices, "fsdp": 1, "tensor": 1}
+        mesh = mesh_lib.make_mesh(config.mesh, jax.devices()[:devices])
+        return loop.Programs(config, config_lib.check_config(config, devices), mesh)
+
+    programs = build(1)
     state, task = programs.init(), programs.task
 
     @jax.jit
@@ -78,6 +83,12 @@ def test_edited_steps_are_pairs_of_their_own():
     shown = programs.sample_rollouts(state, 2)
     assert len(shown) == 8 and all(len(row["tokens"]) == len(row["credit"]) for row in shown)
     moved = jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - y).max()), state.params, before)
+    config.batch.micro_batches = 4
+    programs = build(2)
+    again = programs.init()
+    for _ in range(2):
+        again, _ = programs.step(again, mesh_lib.from_local(programs.mesh, 16, jax.device_get(batch)), 16)
+    chex.assert_trees_all_close(jax.device_get(again.params), jax.device_get(state.params), rtol=1e-3, atol=2e-6)
     assert max(jax.tree.leaves(moved)) > 0
 
 

@@ -128,9 +128,10 @@ def _frontier(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
         return ""
     return (
         '<section><h2>Bias against variance</h2><p class="sub">Of each method\'s credit for a step, after the one '
-        "factor that brings it nearest to the exact credit; in units of the exact credit's size. Exact credit "
-        "would be at the origin, far to the left; no credit at all is at (1, 0). Methods with "
-        "the same credit share a number.</p>"
+        "factor that brings it nearest to the exact credit; in units of the exact credit's size. Exact credit is at "
+        "the origin, no credit at all at (1, 0). Methods with the same credit share a number, which the pointer shows "
+        "where there is no room for it. Both axes are stretched where most methods are: across by how much of the "
+        "exact credit is left, sqrt(1 - bias^2), upward by the root.</p>"
         f'<div class="figures">{panels}</div></section>'
     )
 
@@ -154,7 +155,7 @@ def _frontier_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
     if not found:
         return ""
     biases, variances = zip(*found.values(), strict=True)
-    plot = _Plot(370, 250, (min(0.95, *biases), max(1.0, *biases)), (0.0, max(0.02, *variances)))
+    plot = _Plot(370, 250, (min(0.95, *biases), 1.0), (0.0, max(0.02, *variances)), frontier=True)
     # Same credit, same place: one mark for all of them.
     places: dict[tuple[float, float], list[str]] = {}
     for name, (x, y) in sorted(found.items(), key=lambda item: (not item[0].startswith("control"), item[1])):
@@ -165,14 +166,16 @@ def _frontier_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
         x, y = plot.at(*place)
         control = all(name.startswith("control:") for name in names)
         colour = "#7f7f7f" if control else _LOOKS.get(names[0], _OTHER)[0]
-        label = _free(x, y, taken, plot)
-        taken.append(label)
-        said = f"{', '.join(names)}: bias {brief(place[0])}, variance {brief(place[1])}"
+        said = f"{number}: {', '.join(names)}: bias {brief(place[0])}, variance {brief(place[1])}"
+        if label := _free(x, y, taken, plot):
+            taken.append(label)
+            parts.append(
+                f'<line class="leader" x1="{x:.1f}" y1="{y:.1f}" x2="{label[0]:.1f}" y2="{label[1]:.1f}"/>'
+                f'<text class="mark" x="{label[0]:.1f}" y="{label[1] + 4:.1f}" text-anchor="middle">{number}</text>'
+            )
         parts.append(
-            f'<line class="leader" x1="{x:.1f}" y1="{y:.1f}" x2="{label[0]:.1f}" y2="{label[1]:.1f}"/>'
             f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4.5" style="fill:{colour}"><title>{_text(said)}</title>'
-            f'</circle><text class="mark" x="{label[0]:.1f}" y="{label[1] + 4:.1f}" text-anchor="middle">'
-            f"{number}</text>"
+            "</circle>"
         )
         shown = [f"{name.removeprefix('control:')} (control)" if "control:" in name else name for name in names]
         keys.append(f"<li{' class=many' if len(names) > 2 else ''}><b>{_text(', '.join(shown))}</b></li>")
@@ -183,15 +186,15 @@ def _frontier_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
     )
 
 
-def _free(x: float, y: float, taken: list[tuple[float, float]], plot: "_Plot") -> tuple[float, float]:
-    """A place for a label near a point that is far from all others."""
+def _free(x: float, y: float, taken: list[tuple[float, float]], plot: "_Plot") -> tuple[float, float] | None:
+    """A place for a label near a point that is far from all others, None in a crowd."""
     places = [
         (x + r * math.cos(angle), y + r * math.sin(angle))
-        for r in (13, 22, 32, 44)
+        for r in (13, 20, 28)
         for angle in np.linspace(0, 2 * math.pi, 13)[:-1] - math.pi / 4
     ]
     inside = [p for p in places if plot.left + 6 < p[0] < plot.right - 4 and plot.top < p[1] < plot.bottom - 6]
-    return next((p for p in inside if all(math.dist(p, other) > 11.5 for other in taken)), (inside or places)[0])
+    return next((p for p in inside if all(math.dist(p, other) > 12.5 for other in taken)), None)
 
 
 def _positions(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
@@ -438,9 +441,14 @@ class _Plot:
         y: tuple[float, float],
         whole: bool = False,
         power: bool = False,
+        frontier: bool = False,
     ):
         self.width, self.height = width, height
         self.left, self.right, self.top, self.bottom = 46, width - 10, 8, height - 36
+        self.frontier = frontier
+        if frontier:
+            self._frontier(x[0], y[1])
+            return
         self.ticks_y = _ticks(*y)
         self.y = (min(y[0], self.ticks_y[0]), max(y[1], self.ticks_y[-1]))
         if power:
@@ -453,8 +461,21 @@ class _Plot:
         pad = 0.0 if power or whole else 0.02 * (x[1] - x[0])
         self.x = (x[0] - pad, x[1] + pad)
 
+    def _frontier(self, least: float, most: float) -> None:
+        ticks = [0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0]
+        low, high = self._stretched(least, most)
+        self.ticks_x = {v: brief(v) for v in ticks if v >= least - 0.05}
+        self.ticks_y = [v * v for v in _ticks(0.0, high)]
+        self.x = (low - 0.02, 1.02)
+        self.y = (0.0, high)
+
+    def _stretched(self, x: float, y: float) -> tuple[float, float]:
+        """Almost all estimators have biases near 1 and small variances."""
+        return (1 - math.sqrt(max(0.0, 1 - x * x)), math.sqrt(max(0.0, y))) if self.frontier else (x, y)
+
     def at(self, x: float, y: float) -> tuple[float, float]:
         """The pixel of a point."""
+        x, y = self._stretched(x, y)
         across = (x - self.x[0]) / (self.x[1] - self.x[0])
         up = (y - self.y[0]) / (self.y[1] - self.y[0])
         return self.left + across * (self.right - self.left), self.bottom - up * (self.bottom - self.top)

@@ -155,7 +155,7 @@ def _frontier_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
     if not found:
         return ""
     biases, variances = zip(*found.values(), strict=True)
-    plot = _Plot(370, 250, (min(0.95, *biases), 1.0), (0.0, max(0.02, *variances)), frontier=True)
+    plot = _Stretched(370, 250, min(0.95, *biases), max(0.02, *variances))
     # Same credit, same place: one mark for all of them.
     places: dict[tuple[float, float], list[str]] = {}
     for name, (x, y) in sorted(found.items(), key=lambda item: (not item[0].startswith("control"), item[1])):
@@ -441,14 +441,9 @@ class _Plot:
         y: tuple[float, float],
         whole: bool = False,
         power: bool = False,
-        frontier: bool = False,
     ):
         self.width, self.height = width, height
         self.left, self.right, self.top, self.bottom = 46, width - 10, 8, height - 36
-        self.frontier = frontier
-        if frontier:
-            self._frontier(x[0], y[1])
-            return
         self.ticks_y = _ticks(*y)
         self.y = (min(y[0], self.ticks_y[0]), max(y[1], self.ticks_y[-1]))
         if power:
@@ -461,21 +456,8 @@ class _Plot:
         pad = 0.0 if power or whole else 0.02 * (x[1] - x[0])
         self.x = (x[0] - pad, x[1] + pad)
 
-    def _frontier(self, least: float, most: float) -> None:
-        ticks = [0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0]
-        low, high = self._stretched(least, most)
-        self.ticks_x = {v: brief(v) for v in ticks if v >= least - 0.05}
-        self.ticks_y = [v * v for v in _ticks(0.0, high)]
-        self.x = (low - 0.02, 1.02)
-        self.y = (0.0, high)
-
-    def _stretched(self, x: float, y: float) -> tuple[float, float]:
-        """Almost all estimators have biases near 1 and small variances."""
-        return (1 - math.sqrt(max(0.0, 1 - x * x)), math.sqrt(max(0.0, y))) if self.frontier else (x, y)
-
     def at(self, x: float, y: float) -> tuple[float, float]:
         """The pixel of a point."""
-        x, y = self._stretched(x, y)
         across = (x - self.x[0]) / (self.x[1] - self.x[0])
         up = (y - self.y[0]) / (self.y[1] - self.y[0])
         return self.left + across * (self.right - self.left), self.bottom - up * (self.bottom - self.top)
@@ -505,6 +487,26 @@ class _Plot:
             f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{_text(said)}">'
             f"{''.join(parts)}{inside}</svg>"
         )
+
+
+class _Stretched(_Plot):
+    """Axes with room where almost all estimators are, at biases near 1 and small variances."""
+
+    def __init__(self, width: int, height: int, bias: float, variance: float):
+        """From the least bias to 1, and from 0 to the largest variance."""
+        low, high = self._stretch(bias, variance)
+        super().__init__(width, height, (low, 1.0), (0.0, high))
+        self.ticks_x = {v: brief(v) for v in (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0) if v >= bias - 0.05}
+        self.ticks_y = [v * v for v in self.ticks_y]
+        self.y = (0.0, high)
+
+    @staticmethod
+    def _stretch(bias: float, variance: float) -> tuple[float, float]:
+        return 1 - math.sqrt(max(0.0, 1 - bias * bias)), math.sqrt(max(0.0, variance))
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """The pixel of a bias and a variance."""
+        return super().at(*self._stretch(x, y))
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -5,6 +5,7 @@ the policy and what the environment answers, drawn with probability 1. The polic
 which is the state, so the tree is small only where the task is.
 """
 
+import abc
 from collections.abc import Mapping
 import dataclasses
 import functools
@@ -31,7 +32,7 @@ class Transcript(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TurnGame:
+class TurnGame(abc.ABC):
     """One question as a game. What is left to a task is its `grammar`.
 
     Attributes:
@@ -57,9 +58,9 @@ class TurnGame:
         return _ACTION + self.task.turns.observation_length
 
     @property
+    @abc.abstractmethod
     def grammar(self) -> Mapping[int, tuple[int, ...]]:
         """The tokens that open a turn, and those that may follow each."""
-        raise NotImplementedError
 
     def agent(self, turn: int) -> int:
         """Who acts."""

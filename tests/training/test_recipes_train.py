@@ -42,8 +42,9 @@ def programs_of(name: str, task: str) -> loop.Programs:
     programs = loop.Programs(config, config_lib.check_config(config), mesh())
     # Recipes that ask a task for the same have rollouts of the same shapes, unless their groups are of states.
     kind = (task, programs.task.signals, programs.recipe.sampler.commit)
-    shapes = _SHAPES[kind] if kind in _SHAPES else _SHAPES.setdefault(kind, programs._traced())
-    programs._traced = lambda: shapes
+    if kind not in _SHAPES:
+        _SHAPES[kind] = programs._traced()
+    programs._traced = lambda: _SHAPES[kind]
     programs.check_signals()
     return programs
 

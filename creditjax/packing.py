@@ -99,18 +99,30 @@ def pack(
         raise ValueError(
             f"group_ids: group {values[counts.argmax()]} has {counts.max()} rows, group_size is {group_size}"
         )
+    check_shared(rows, ids, first[inverse])
+    index, _ = pack_index(jnp.asarray(inverse, jnp.int32), num_groups or len(values), group_size or int(counts.max()))
+    return Packing(take(rows, index), index)
+
+
+def check_shared(rows: Trajectory, group_ids: np.ndarray, first: np.ndarray) -> None:
+    """Raises a `ValueError` if rows disagree in a signal that has one value for a group, or for the batch.
+
+    Args:
+      rows: ``[N, T]``.
+      group_ids: ``[N]``, for the message.
+      first: int ``[N]``, the first row of each row's group.
+    """
+    n = rows.batch_shape[0]
     for name, x in rows.signals.items():
         axes = signal_spec(name).axes
         if "G" not in axes and x.ndim == len(_own(axes)) + 1 and _is_concrete(x):
             x = np.asarray(x)
-            source = first[inverse] if "P" in axes else np.zeros(n, int)
+            source = first if "P" in axes else np.zeros(n, int)
             differs = (x != x[source]) & ~((x != x) & (x[source] != x[source]))  # NaN agrees with NaN
             for row in np.flatnonzero(differs.reshape(n, -1).any(axis=1))[:1]:
-                where = f"group {ids[row]}" if "P" in axes else "the batch"
+                where = f"group {group_ids[row]}" if "P" in axes else "the batch"
                 found = f"{x[source[row]]} in row {source[row]} and {x[row]} in row {row}"
                 raise ValueError(f"{name}: {found}, wanted one value for {where}")
-    index, _ = pack_index(jnp.asarray(inverse, jnp.int32), num_groups or len(values), group_size or int(counts.max()))
-    return Packing(take(rows, index), index)
 
 
 def take(rows: Trajectory, index: Array) -> Trajectory:

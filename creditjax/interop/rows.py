@@ -70,6 +70,26 @@ def as_estimator(estimator: Estimator, **overrides: Any) -> Transform:
     return made
 
 
+def with_discounts(estimator: Estimator, overrides: Mapping[str, Any], gamma: Any = None, lam: Any = None) -> Transform:
+    """The estimator with the trainer's discount and trace, where a recipe is meant by its name, has hyperparameters
+    called so, and `overrides` leaves them open. A recipe or a chain that was made already keeps its own.
+    """
+    follows: dict[str, Any] = {}
+    if isinstance(estimator, str):
+        given = {"gamma": gamma, "lam": lam}
+        follows = {
+            name: float(given[name])
+            for name in recipes.hyperparameters(estimator)
+            if given.get(name) is not None and name not in overrides
+        }
+    return as_estimator(estimator, **follows, **overrides)
+
+
+def absent(package: str, error: ImportError) -> ImportError:
+    """What to say when a trainer that an adapter is for cannot be imported."""
+    return ImportError(f"{package} cannot be imported ({error}); it is installed by pip install '{package}'")
+
+
 def compute(
     estimator: Transform,
     arrays: Mapping[str, Any],

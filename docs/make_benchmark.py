@@ -11,9 +11,9 @@ import pathlib
 import statistics
 
 from creditjax.benchmark.results import RUN, Results, Row
+from docs.markers import splice
 
 PAGE = pathlib.Path(__file__).parent / "benchmark.md"
-BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 
 
 def main() -> None:
@@ -26,9 +26,7 @@ def main() -> None:
     rows = Results(path).rows
     if not any(row.recipe == RUN and row.metric == "complete" for row in rows):
         parser.error(f"{path}: no run has finished; the command that began it goes on with it")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{tables(rows)}\n{END}{after}", encoding="utf-8")
+    splice(PAGE, "benchmark", tables(rows))
 
 
 def tables(rows: Sequence[Row]) -> str:

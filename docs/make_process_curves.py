@@ -34,6 +34,7 @@ from creditjax.training.loop import Programs
 from creditjax.training.state import Stream, TrainState, stream_key
 from creditjax.trajectory import Trajectory
 from docs.make_curves import COLOURS, interval, read
+from docs.markers import splice
 
 PAGE = pathlib.Path(__file__).with_name("process_curves.md")
 ROWS = PAGE.with_suffix(".jsonl")
@@ -260,10 +261,7 @@ def write() -> None:
     """Tables between their markers, and the picture."""
     rows = known()
     for name, table in (("prime", prime_table(rows)), ("train", train_table(rows))):
-        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-        text = PAGE.read_text()
-        head, tail = text[: text.index(begin) + len(begin)], text[text.index(end) :]
-        PAGE.write_text(f"{head}{table}\n{tail}")
+        splice(PAGE, name, table)
     draw(rows)
 
 

@@ -15,6 +15,7 @@ from creditjax import recipe
 from creditjax.algebra import at_segment_end, blend, chain, estimate, future_sum, min_return, outcome, signal, soft_min
 from creditjax.benchmark import hacking
 from creditjax.tasks.fillers import Fillers
+from docs.markers import splice
 
 PAGE = pathlib.Path(__file__).with_name("process_rewards.md")
 SEEDS = 16
@@ -27,10 +28,7 @@ def main() -> None:
     for name, make in (("exact", exact_table), ("pure", pure_table), ("annealed", annealed_table)):
         table = make()
         print(f"\n{name}\n\n{table}", flush=True)
-        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-        text = PAGE.read_text()
-        head, tail = text[: text.index(begin) + len(begin)], text[text.index(end) :]
-        PAGE.write_text(f"{head}{table}\n{tail}")
+        splice(PAGE, name, table)
 
 
 def made(game: Fillers, right: float, wrong: float, filler: float) -> hacking.Episodes:

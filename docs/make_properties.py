@@ -21,9 +21,9 @@ import jax
 
 import creditjax
 from creditjax import testing
+from docs.markers import splice
 
 PAGE = pathlib.Path(__file__).parent / "properties.md"
-BEGIN, END = "<!-- properties:begin -->", "<!-- properties:end -->"
 # After so many recipes compiled programs are forgotten, or the process grows to many GB.
 FORGET_EVERY = 24
 
@@ -49,9 +49,7 @@ def main() -> None:
     if only:
         print(page(verdicts, stated))
         return
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{page(verdicts, stated)}\n{END}{after}", encoding="utf-8")
+    splice(PAGE, "properties", page(verdicts, stated))
 
 
 def page(verdicts: Verdicts, stated: dict[str, testing.Stated]) -> str:

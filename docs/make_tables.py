@@ -7,9 +7,9 @@ import pathlib
 import re
 
 import creditjax
+from docs.markers import splice
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
-BEGIN, END = "<!-- methods:begin -->", "<!-- methods:end -->"
 HEADER = ("`recipe`", "method", "paper", "credit to", "how", "reads", "cost", "tier")
 
 
@@ -26,18 +26,6 @@ def method_table() -> str:
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)
 
 
-def updated(text: str) -> str:
-    """The text with the current table between the markers.
-
-    Raises:
-      ValueError: the markers are not there, once each and in this order.
-    """
-    parts = re.split(f"({re.escape(BEGIN)}|{re.escape(END)})", text)
-    if parts[1::2] != [BEGIN, END]:
-        raise ValueError(f"wanted one {BEGIN} and one {END} after it, found {parts[1::2]}")
-    return f"{parts[0]}{BEGIN}\n{method_table()}\n{END}{parts[4]}"
-
-
 def _link(paper: str, title: str) -> str:
     """Every arXiv number as a link; the first, which is the method's own, shows the title."""
     shown = title.replace('"', "'")
@@ -51,4 +39,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(updated(README.read_text(encoding="utf-8")), encoding="utf-8")
+    splice(README, "methods", method_table())

@@ -12,7 +12,8 @@
     python -m experiments.benchmark credit --html=credit.html       one offline page of the results
 
 speed: times at [P * G, T] float32, the median over interleaved runs, as a ratio to a yardstick on the same arrays: a
-jitted sum of exactly the arrays that an estimator reads, or jnp.cumsum(axis=-1) for recursions over positions. Where
+jitted sum of exactly the arrays that an estimator reads, or jnp.cumsum(axis=-1) for recursions over positions. "of
+copy" is the share of the machine's copy bandwidth at which it reads its inputs and writes its credit. Where
 verl, rlax or tunix is importable, the same work there. Every call allocates its outputs; nothing is donated.
 
 credit: every registered recipe on tasks whose exact credit is known, with uniform, random and exact credit as controls,
@@ -49,13 +50,13 @@ def _speed() -> None:
             raise ValueError
     except ValueError:
         sys.exit(f"--shape: {','.join(_SHAPE.value)}, wanted three positive integers P,G,T")
-    print(f"{'name':32} {'ms':>9} {'yardstick':>14} {'ms':>9} {'ratio':>7}  peer")
+    print(f"{'name':32} {'ms':>9} {'yardstick':>14} {'ms':>9} {'ratio':>7} {'of copy':>8}  peer")
     lines = []
     try:
         for row in speed.speed(shape, tuple(_ONLY.value), _ROUNDS.value):
             peer = f"{row.peer} {row.peer_ms:.2f} ms ({row.peer_ms / row.ms:.1f}x)" if row.peer else ""
             columns = f"{row.name:32} {row.ms:9.3f} {row.yardstick:>14} {row.yardstick_ms:9.3f} {row.ratio:7.2f}"
-            print(f"{columns}  {peer}".rstrip(), flush=True)
+            print(f"{columns} {row.copy_share:8.1%}  {peer}".rstrip(), flush=True)
             lines.append(json.dumps(row.as_json()) + "\n")
             if _OUT.value:
                 with open(_OUT.value, "w") as file:

@@ -2,7 +2,8 @@
 
 Two yardsticks, each timed in the same rounds and on the same arrays as what it measures: for element-wise and group
 estimators a jitted sum of exactly the arrays that the estimator reads, for recursions over positions
-``jnp.cumsum(axis=-1)`` over the rewards. `ratio` is the time over the yardstick's.
+``jnp.cumsum(axis=-1)`` over the rewards. `ratio` is the time over the yardstick's. Beside them one array ``[P * G, T]``
+is copied: how fast that goes is the bandwidth of the machine, and `copy_share` says how much of it an estimator gets.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,6 +34,9 @@ class Row:
       yardstick: "sum of inputs" or "cumsum".
       yardstick_ms: its median time in the same rounds.
       ratio: `ms / yardstick_ms`.
+      copy_share: bytes read and written per second, as a share of what a copy reads and writes in the same rounds.
+        Each array counts once: what is read again, or kept on the way, lowers the share.
+      cost: how the recipe's time grows, see `creditjax.recipes.registry.COSTS`; None for a kernel.
       peer: the fastest installed library that does the same work.
       peer_ms: its median time on the same arrays.
       peers: all of them.
@@ -44,6 +48,8 @@ class Row:
     yardstick: str
     yardstick_ms: float
     ratio: float
+    copy_share: float
+    cost: str | None = None
     peer: str | None = None
     peer_ms: float | None = None
     peers: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -92,11 +98,15 @@ def speed(shape: tuple[int, int, int], only: tuple[str, ...] = (), rounds: int =
 def _measure(name: str, work: _Work, shape: tuple[int, int, int], rounds: int) -> Row:
     compiled = jax.jit(work.fn).lower(*work.args).compile()
     yardstick, yardstick_call = _yardstick(work, shape)
-    calls = {"": lambda: compiled(*work.args), yardstick: yardstick_call}
+    copied = jnp.asarray(synthetic_batch(shape).reward)
+    copy = jax.jit(jnp.copy)
+    calls = {"": lambda: compiled(*work.args), yardstick: yardstick_call, "copy": lambda: copy(copied)}
     others = peers.calls(name.removeprefix("kernels."), shape)
     times = medians(calls | others, rounds)
     seen = {peer: times[peer] for peer in others}
     fastest = min(seen, key=seen.get) if seen else None
+    arrays = (*_arrays_read(work), *jax.tree.leaves(jax.eval_shape(work.fn, *work.args)))
+    moved = sum(x.size * x.dtype.itemsize for x in arrays)
     return Row(
         name=name,
         shape=(shape[0] * shape[1], shape[2]),
@@ -104,6 +114,8 @@ def _measure(name: str, work: _Work, shape: tuple[int, int, int], rounds: int) -
         yardstick=yardstick,
         yardstick_ms=times[yardstick],
         ratio=times[""] / times[yardstick],
+        copy_share=moved / times[""] / (2 * copied.nbytes / times["copy"]),
+        cost=None if "." in name else recipes.recipe(name).cost,
         peer=fastest,
         peer_ms=seen[fastest] if fastest else None,
         peers=seen,

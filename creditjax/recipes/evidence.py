@@ -58,7 +58,7 @@ def delta(refinements: int = 1, lam_min: float = 0.8, lam_max: float = 1.2, eps:
     return Parts(chain(grpo_credit(eps=eps), to_tokens(), weighted), loss, Sampler(group_size=16, dynamic=True))
 
 
-@register("gcpo_guidance", claims=NORMALIZED)
+@register("gcpo_guidance", claims=NORMALIZED, cost="T log T")
 def gcpo_guidance(
     top_frac: float = 0.4,
     top_mass: float = 0.8,

@@ -19,7 +19,7 @@ from creditjax.naming import nearest
 from creditjax.objectives import Objective
 from creditjax.trajectory import FIELDS
 
-COSTS = ("linear", "pairwise in G", "quadratic in T")
+COSTS = ("linear", "T log T", "pairwise in G", "quadratic in T")
 TIERS = ("baseline", "published", "experimental")
 
 
@@ -90,7 +90,7 @@ class Recipe:
       sampler: which rollouts.
       card: where it comes from.
       hyperparameters: what it was made with.
-      cost: "linear", "pairwise in G" or "quadratic in T".
+      cost: how the estimator's time grows, one of `COSTS`; "T log T" sorts, in linear memory.
       tier: "baseline", "published" or "experimental".
       claims: laws of credit that it obeys, each with the arguments of its assertion in `creditjax.testing`.
       exempt: promises of the library that it does not keep, each with the reason.

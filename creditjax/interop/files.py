@@ -1,0 +1,441 @@
+"""Files of rollouts, read and written as streams: JSON lines and Parquet.
+
+:func:`read` recognises the container by its first bytes and the format by its first record, holds one record (of a
+Parquet table: a few) at a time, and says of what it cannot read where it stands and why. Text and numbers are parsed,
+nothing in a file is ever executed or unpickled. :func:`write` writes our own schema; the file appears under its name
+when it is whole.
+
+JSON lines: one object a line, UTF-8, without NaN (null) and infinities (words). Parquet: one row a rollout, one column
+a field, lists as lists; `meta` is JSON text, the name and version of the schema stand in the file's metadata.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from creditjax.interop import formats
+from creditjax.interop.formats import FORMATS, Format, Place
+from creditjax.interop.rollout import SCHEMA, Message, Rollout, Signal
+
+CONTAINERS = ("jsonl", "parquet")
+ON_ERROR = ("raise", "skip")
+
+_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+_REASONS = 20
+# Rows of a Parquet table held at a time, and rollouts of a row group that is written.
+_ROWS = 256
+_GROUP = 4096
+_CHUNK = 1 << 20
+
+
+class RecordError(ValueError):
+    """A record that could not be read.
+
+    Attributes:
+      path: the file.
+      number: of the line or row, from 1.
+      reason: what was found and what was wanted.
+    """
+
+    def __init__(self, path: str, unit: str, number: int, reason: str):
+        super().__init__(f"{path}, {unit} {number}: {reason}")
+        self.path, self.number, self.reason = path, number, reason
+
+
+class Reader(Iterator[Rollout]):
+    """An iterator over the rollouts of files, and what was met on the way.
+
+    Attributes:
+      format: the format of the file being read, None before the first record.
+      records: how many lines or rows have been read, those skipped included.
+      rollouts: how many rollouts have been given.
+      skipped: how many records could not be read, with ``on_error="skip"``.
+      reasons: the first of their errors, at most 20.
+    """
+
+    def __init__(self, paths: list[pathlib.Path], format: str | None, on_error: str, place: Place, max_bytes: int):
+        self.format: Format | None = None
+        self.records = self.rollouts = self.skipped = 0
+        self.reasons: list[RecordError] = []
+        self._forced = formats.named(format) if format is not None else None
+        self._skip = on_error == "skip"
+        self._place = place
+        self._max_bytes = max_bytes
+        self._stream = itertools.chain.from_iterable(map(self._file, paths))
+
+    def __next__(self) -> Rollout:
+        return next(self._stream)
+
+    def close(self) -> None:
+        """Ends the iteration; the open file is closed."""
+        self._stream = iter(())
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _file(self, path: pathlib.Path) -> Iterator[Rollout]:
+        self.format = self._forced
+        parquet = container(path) == "parquet"
+        unit = "row" if parquet else "line"
+        records = _rows(path) if parquet else _lines(path, self._max_bytes)
+        for number, record in records:
+            self.records += 1
+            try:
+                made = self._read(record, number)
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+                met = RecordError(str(path), unit, number, reason)
+                if not self._skip:
+                    raise met from None
+                self.skipped += 1
+                if len(self.reasons) < _REASONS:
+                    self.reasons.append(met)
+                continue
+            self.rollouts += len(made)
+            yield from made
+
+    def _read(self, record: Any, number: int) -> list[Rollout]:
+        if isinstance(record, Exception):
+            raise record
+        if isinstance(record, Rollout):
+            self._expect(FORMATS["creditjax"])
+            made = [record]
+        else:
+            if isinstance(record, bytes):
+                record = _parse(record)
+            if self.format is None:
+                self.format = formats.recognise(record)
+            made = list(self.format.read(record, self._place._replace(number=number)))
+        return made
+
+    def _expect(self, form: Format) -> None:
+        if self.format is None:
+            self.format = form
+        elif self.format is not form:
+            raise ValueError(f"format: {form.name}, wanted {self.format.name}")
+
+
+def read(
+    path: str | os.PathLike,
+    *,
+    format: str | None = None,
+    on_error: str = "raise",
+    group_field: str | None = None,
+    outcome_field: str | None = None,
+    max_bytes: int = 64 << 20,
+) -> Reader:
+    """Reads the rollouts of a file, or of the files of a directory in their natural order (2.jsonl before 10.jsonl).
+
+    Args:
+      path: a file of JSON lines or a Parquet table, whatever its name; or a directory with such (by their suffix).
+      format: one of `FORMATS`; by default the first record of each file says.
+      on_error: "raise" at the first record that cannot be read, or "skip" it: it is counted, and the first reasons are
+        kept on the reader.
+      group_field: field of a record that names its group, where the format does not say or should not.
+      outcome_field: field of a record that holds the outcome.
+      max_bytes: longest line; longer ones are errors, and are not held.
+
+    Returns:
+      An iterator of rollouts. Memory does not grow with the file.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ImportError: a Parquet table without pyarrow.
+      RecordError: while reading; names the file, the line or row, and the reason.
+      ValueError: an argument that is not one of the above, a table that is no Parquet.
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error: {on_error!r}, wanted one of {', '.join(ON_ERROR)}")
+    if max_bytes < 1:
+        raise ValueError(f"max_bytes: {max_bytes}, wanted at least 1")
+    return Reader(_paths(pathlib.Path(path)), format, on_error, Place(1, group_field, outcome_field), max_bytes)
+
+
+def write(path: str | os.PathLike, rollouts: Iterable[Rollout], *, container: str | None = None) -> int:
+    """Writes rollouts in our schema, as they come; they read back bit-equal.
+
+    Args:
+      path: the file; it is replaced when the last rollout has been written, and left as it is if one cannot be.
+      rollouts: any number.
+      container: "jsonl" or "parquet"; by default as the suffix says.
+
+    Returns:
+      How many were written.
+
+    Raises:
+      ImportError: Parquet without pyarrow.
+      TypeError: something that is no `Rollout`.
+      ValueError: no container, by suffix or name.
+    """
+    path = pathlib.Path(path)
+    container = _SUFFIXES.get(path.suffix.lower()) if container is None else container
+    if container not in CONTAINERS:
+        raise ValueError(f"container: {container or path.name!r}, wanted one of {', '.join(CONTAINERS)}")
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        count = (_write_jsonl if container == "jsonl" else _write_parquet)(partial, map(_checked, rollouts))
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def container(path: str | os.PathLike) -> str:
+    """ "parquet" or "jsonl", by the first bytes of a file."""
+    with open(path, "rb") as file:
+        return "parquet" if file.read(4) == b"PAR1" else "jsonl"
+
+
+def _paths(path: pathlib.Path) -> list[pathlib.Path]:
+    if not path.is_dir():
+        if not path.exists():
+            raise FileNotFoundError(f"{path}: no such file")
+        return [path]
+    found = [each for each in path.iterdir() if each.suffix.lower() in _SUFFIXES and each.is_file()]
+    if not found:
+        raise FileNotFoundError(f"{path}: no file that ends in {', '.join(_SUFFIXES)}")
+    return sorted(
+        found, key=lambda each: [(int(x), "") if x.isdecimal() else (-1, x) for x in re.split(r"(\d+)", each.name)]
+    )
+
+
+def _checked(rollout: Rollout) -> Rollout:
+    if not isinstance(rollout, Rollout):
+        raise TypeError(f"rollouts: {type(rollout).__name__}, wanted a Rollout")
+    return rollout
+
+
+# --- JSON lines -------------------------------------------------------------------------------------------------------
+
+
+def _lines(path: pathlib.Path, max_bytes: int) -> Iterator[tuple[int, bytes | Exception]]:
+    """Number and bytes of each line that is not blank; an error in place of one that is too long."""
+    with open(path, "rb") as file:
+        for number in itertools.count(1):
+            line = file.readline(max_bytes + 1)
+            if not line:
+                return
+            if len(line) > max_bytes and not line.endswith(b"\n"):
+                while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
+                    pass
+                yield (
+                    number,
+                    ValueError(f"a line of more than {max_bytes} bytes, wanted less (max_bytes says how many)"),
+                )
+            elif line.strip():
+                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """The object of a line. Keys that come twice are an error: one of the two values would be lost."""
+    try:
+        record = _DECODER.decode(line.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {line[error.start]:#04x} at {error.start} is no UTF-8") from None
+    except json.JSONDecodeError as error:
+        if not line.endswith(b"\n") and error.pos >= len(line.decode().rstrip()) - 1:
+            raise ValueError("the file ends inside this record") from None
+        if line.lstrip()[:1] == b"[" or error.pos == 0 and not line.lstrip().startswith(b"{"):
+            raise ValueError(f"{line[:30]!r} is no JSON object, wanted one object a line") from None
+        raise ValueError(f"no JSON: {error.msg} at character {error.pos}") from None
+    if not isinstance(record, dict):
+        what = "an array" if isinstance(record, list) else f"{str(record)[:30]!r}"
+        raise ValueError(f"{what}, wanted one JSON object a line")
+    return record
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:60]!r} comes twice in one object")
+    return record
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def _write_jsonl(path: pathlib.Path, rollouts: Iterable[Rollout]) -> int:
+    count = 0
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for rollout in rollouts:
+            file.write(_ENCODE(formats.to_record(rollout)) + "\n")
+            count += 1
+    return count
+
+
+# --- Parquet ----------------------------------------------------------------------------------------------------------
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow: pip install 'creditjax[interop]'") from error
+    return pyarrow
+
+
+_SIGNAL_COLUMNS = {"float32": "float32", "int32": "int32", "bool": "bool"}
+
+
+def _schema(pa: Any) -> Any:
+    text, texts = pa.string(), pa.list_(pa.string())
+    floats, ints, bools = pa.list_(pa.float32()), pa.list_(pa.int32()), pa.list_(pa.bool_())
+    signal = pa.struct(
+        [("name", text), ("axes", texts), ("shape", ints), ("dtype", text)]
+        + [("float32", floats), ("int32", ints), ("bool", bools)]
+    )
+    columns = [
+        ("id", text),
+        ("group", text),
+        ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
+        ("pieces", texts),
+        ("tokens", ints),
+        ("action_mask", bools),
+        ("segment", ints),
+        ("roles", texts),
+        ("unit", text),
+        ("outcome", pa.float32()),
+        ("reward", floats),
+        ("segment_reward", floats),
+        ("logprob", floats),
+        ("end", text),
+        ("signals", pa.list_(signal)),
+        ("meta", text),
+    ]
+    return pa.schema(columns, metadata={"creditjax.schema": SCHEMA})
+
+
+def _write_parquet(path: pathlib.Path, rollouts: Iterable[Rollout]) -> int:
+    pa = _pyarrow()
+    schema = _schema(pa)
+    count = 0
+    stream = iter(rollouts)
+    with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        while some := _some(stream):
+            writer.write_table(pa.Table.from_arrays([_column(pa, field, some) for field in schema], schema=schema))
+            count += len(some)
+    return count
+
+
+def _some(stream: Iterator[Rollout]) -> list[Rollout]:
+    """The next row group: so many rollouts, or fewer where they are long."""
+    some: list[Rollout] = []
+    positions = 0
+    for rollout in itertools.islice(stream, _GROUP):
+        some.append(rollout)
+        positions += rollout.length + sum(np.size(signal.values) for signal in rollout.signals.values())
+        if positions > _CHUNK:
+            break
+    return some
+
+
+def _column(pa: Any, field: Any, rollouts: list[Rollout]) -> Any:
+    name = field.name
+    if name == "meta":
+        return pa.array([_ENCODE(rollout.meta) if rollout.meta else None for rollout in rollouts], field.type)
+    if name == "prompt":
+        return pa.array([[m._asdict() for m in rollout.prompt] for rollout in rollouts], field.type)
+    if name == "signals":
+        return pa.array([[_signal_row(*item) for item in rollout.signals.items()] for rollout in rollouts], field.type)
+    values = [getattr(rollout, name) for rollout in rollouts]
+    if name in ("id", "group", "unit", "end"):
+        return pa.array(values, field.type)
+    if name == "outcome":
+        return pa.array(np.array(values, np.float32), field.type, from_pandas=False)
+    if name in ("pieces", "roles"):
+        flat = pa.array([x for value in values for x in value], field.type.value_type)
+    else:
+        there = [value for value in values if value is not None]
+        flat = pa.array(np.concatenate(there) if there else [], field.type.value_type, from_pandas=False)
+    sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    # A row is absent where its offset is.
+    absent = np.array([value is None for value in values] + [False])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32(), mask=absent), flat, field.type)
+
+
+def _signal_row(name: str, signal: Signal) -> dict[str, Any]:
+    dtype = str(signal.values.dtype)
+    row = {"name": name, "axes": list(signal.axes), "shape": list(signal.values.shape), "dtype": dtype}
+    return row | {_SIGNAL_COLUMNS[dtype]: signal.values.reshape(-1)}
+
+
+def _rows(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
+    """Number and content of each row: a rollout, or an error, where the table is ours, else a dict of its columns."""
+    pa = _pyarrow()
+    number = 0
+    try:
+        with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False) as table:
+            metadata = table.schema_arrow.metadata or {}
+            version = metadata.get(b"creditjax.schema", b"").decode("utf-8", "replace")
+            if version and version != SCHEMA:
+                yield 1, ValueError(f"schema: {version[:60]!r}, wanted {SCHEMA!r}")
+                return
+            if version and not table.schema_arrow.equals(_schema(pa)):
+                yield 1, ValueError(f"columns: not those of {SCHEMA}")
+                return
+            for batch in table.iter_batches(batch_size=_ROWS, use_threads=False):
+                for row in _own_rows(batch) if version else batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        yield number + 1, ValueError(f"no Parquet table, or a damaged one (nothing after it can be read): {reason}")
+
+
+def _own_rows(batch: Any) -> Iterator[Rollout | Exception]:
+    """The rollouts of a few rows of our own table, an error in place of one that is none."""
+    columns = {field.name: batch.column(i) for i, field in enumerate(batch.schema)}
+    rows = len(batch)
+    lists = {name: _slices(columns[name]) for name in ("tokens", "action_mask", "segment", "reward", "segment_reward")}
+    lists["logprob"] = _slices(columns["logprob"])
+    plain = {name: columns[name].to_pylist() for name in ("id", "group", "pieces", "roles", "unit", "end", "meta")}
+    prompts, signals = columns["prompt"].to_pylist(), columns["signals"].to_pylist()
+    outcomes = columns["outcome"].to_pylist()
+    for i in range(rows):
+        try:
+            fields = {name: values[i] for name, values in plain.items()}
+            fields["meta"] = {} if fields["meta"] is None else _DECODER.decode(fields["meta"])
+            yield Rollout(
+                **fields,
+                **{name: values[i] for name, values in lists.items()},
+                prompt=tuple(Message(m["role"], m["content"]) for m in prompts[i] or ()),
+                outcome=outcomes[i],
+                signals={s["name"]: _row_signal(s) for s in signals[i] or ()},
+            )
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            yield ValueError("nested too deeply" if isinstance(error, RecursionError) else str(error))
+
+
+def _slices(column: Any) -> list[np.ndarray | None]:
+    """The rows of a column of lists, as views of one array; None where absent."""
+    if column.values.null_count:
+        return [None if row is None else np.array(row) for row in column.to_pylist()]
+    flat = column.values.to_numpy(zero_copy_only=False)
+    offsets = column.offsets.to_numpy()
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    return [flat[a:b] if ok else None for a, b, ok in zip(offsets[:-1], offsets[1:], there, strict=True)]
+
+
+def _row_signal(row: Mapping[str, Any]) -> Signal:
+    dtype, shape = row["dtype"], row["shape"]
+    label = f"signals[{row['name']!r}]"
+    if dtype not in _SIGNAL_COLUMNS or row[dtype] is None or shape is None:
+        raise ValueError(f"{label}: without dtype, shape or values, wanted float32, int32 or bool values")
+    with contextlib.suppress(ValueError):
+        return Signal(tuple(row["axes"]), np.array(row[dtype], dtype).reshape(shape))
+    raise ValueError(f"{label}: {len(row[dtype])} values, wanted shape {shape[:8]}")

@@ -5,7 +5,6 @@ forms of colour blindness keep apart; a line is told by its dashes too.
 """
 
 from collections.abc import Iterable, Sequence
-import html
 import math
 import os
 import pathlib
@@ -15,7 +14,7 @@ import numpy as np
 from creditjax import reporting
 from creditjax.benchmark.results import LAST, RUN, Row
 from creditjax.report.curves import brief
-from creditjax.report.heatmap import stylesheet, visible
+from creditjax.report.shell import document, escaped, write_whole
 
 _STYLE = """
 .figures { display: grid; gap: 14px; grid-template-columns: repeat(auto-fill, minmax(345px, 1fr)); }
@@ -86,12 +85,7 @@ def write(rows: Sequence[Row], path: str | os.PathLike) -> pathlib.Path:
     Returns:
       The path.
     """
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".partial")
-    scratch.write_text(render(rows), encoding="utf-8")
-    scratch.replace(path)
-    return path
+    return write_whole(path, render(rows))
 
 
 def render(rows: Sequence[Row]) -> str:
@@ -110,15 +104,14 @@ def render(rows: Sequence[Row]) -> str:
         _checklist(rows, credit, curves),
         _made(rows),
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Credit against the truth</title>'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<style>{stylesheet('page.css')}\n{_STYLE}</style></head>\n<body><header>"
-        '<p class="brand">creditjax benchmark</p><h1>Credit against the truth</h1><p class="sub">Every method is held '
-        "against the exact credit of small tasks: how far off it is on average, how much it scatters, and what that "
-        f"costs in learning.</p></header>\n<main>{''.join(body)}</main></body></html>\n"
+    return document(
+        title="Credit against the truth",
+        brand="creditjax benchmark",
+        subtitle="Every method is held against the exact credit of small tasks: how far off it is on average, how much "
+        "it scatters, and what that costs in learning.",
+        body="".join(body),
+        styles=("page.css",),
+        extra=_STYLE,
     )
 
 
@@ -174,13 +167,13 @@ def _frontier_panel(cell: Cell, by: dict[str, dict[str, Row]]) -> str:
                 f'<text class="mark" x="{label[0]:.1f}" y="{label[1] + 4:.1f}" text-anchor="middle">{number}</text>'
             )
         parts.append(
-            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4.5" style="fill:{colour}"><title>{_text(said)}</title>'
-            "</circle>"
+            f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="4.5" style="fill:{colour}">'
+            f"<title>{escaped(said)}</title></circle>"
         )
         shown = [f"{name.removeprefix('control:')} (control)" if "control:" in name else name for name in names]
-        keys.append(f"<li{' class=many' if len(names) > 2 else ''}><b>{_text(', '.join(shown))}</b></li>")
+        keys.append(f"<li{' class=many' if len(names) > 2 else ''}><b>{escaped(', '.join(shown))}</b></li>")
     return (
-        f'<figure class="panel"><figcaption><b>{_text(_named(cell))}</b></figcaption>'
+        f'<figure class="panel"><figcaption><b>{escaped(_named(cell))}</b></figcaption>'
         f"{plot.svg(''.join(parts), 'bias', 'variance', f'bias against variance on {cell[0]}')}"
         f'<ol class="key">{"".join(keys)}</ol></figure>'
     )
@@ -206,7 +199,7 @@ def _positions(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
         if panels:
             paid = [row.more["outcome"] for row in by[shown[0]].values() if _finite(row.more.get("outcome"))]
             heading = _named(cell) + (f"; the episode was paid {brief(paid[0])}" if paid else "")
-            sections.append(f'<h3>{_text(heading)}</h3><div class="figures narrow">{panels}</div>')
+            sections.append(f'<h3>{escaped(heading)}</h3><div class="figures narrow">{panels}</div>')
     if not sections:
         return ""
     return (
@@ -241,7 +234,7 @@ def _position_panel(name: str, found: dict[str, Row]) -> str:
         )
     line = f'<line class="zero" x1="{plot.left}" x2="{plot.right}" y1="{zero:.1f}" y2="{zero:.1f}"/>'
     return (
-        f'<figure class="panel"><figcaption><b>{_text(name)}</b></figcaption>'
+        f'<figure class="panel"><figcaption><b>{escaped(name)}</b></figcaption>'
         f"{plot.svg(line + ''.join(parts), 'step', '', f'credit of {name} against position')}</figure>"
     )
 
@@ -254,10 +247,10 @@ def _learning(curves: dict[Cell, dict[str, dict[str, Row]]]) -> str:
     panels = "".join(_curve_panel(cell, curves[cell]) for cell in cells)
     if len(cells) > 1:
         panels += _sweep_panel(cells, curves)
-    key = "".join(f"<span>{_sample(name)}{_text(name.removeprefix('control:'))}</span>" for name in names)
+    key = "".join(f"<span>{_sample(name)}{escaped(name.removeprefix('control:'))}</span>" for name in names)
     return (
-        f'<section><h2>Learning at equal budget</h2><p class="sub">{_text(cells[0][0])}: what every turn but one adds '
-        "to the gradient is noise. Exact return against environment steps; interquartile mean over seeds with 95 % "
+        f'<section><h2>Learning at equal budget</h2><p class="sub">{escaped(cells[0][0])}: what every turn but one '
+        "adds to the gradient is noise. Exact return against environment steps; interquartile mean over seeds with 95 % "
         "bootstrap bands. Each method has the learning rate that suited it best on other seeds.</p>"
         f'<p class="key">{key}</p><div class="figures">{panels}</div></section>'
     )
@@ -326,7 +319,7 @@ def _tables(credit: dict[Cell, dict[str, dict[str, Row]]]) -> str:
         for name, found in by.items()
         if "skipped" in found
     }
-    left_out = "".join(f"<li>{_text(name)}: {_text(reason)}</li>" for name, reason in sorted(skipped))
+    left_out = "".join(f"<li>{escaped(name)}: {escaped(reason)}</li>" for name, reason in sorted(skipped))
     return (
         '<section><h2>Numbers</h2><p class="sub">Standard errors in small print where numbers were sampled. '
         "Signs: right ones among credits that are not 0, where exact credit has a sign; zeros: share of those that "
@@ -344,12 +337,12 @@ def _table(cell: Cell, by: dict[str, dict[str, Row]], first: bool) -> str:
         key=lambda name: (not name.startswith("control:"), _sorted_by(by[name])),
     )
     rows = "".join(
-        f"<tr><th>{_text(name)}</th>{''.join(_number(by[name].get(metric)) for metric in _COLUMNS)}</tr>"
+        f"<tr><th>{escaped(name)}</th>{''.join(_number(by[name].get(metric)) for metric in _COLUMNS)}</tr>"
         for name in ordered
     )
-    heads = "".join(f"<th>{_text(heading)}</th>" for heading in _COLUMNS.values())
+    heads = "".join(f"<th>{escaped(heading)}</th>" for heading in _COLUMNS.values())
     return (
-        f'<details{" open" if first else ""}><summary>{_text(_named(cell))}, by Spearman</summary><div class="wide">'
+        f'<details{" open" if first else ""}><summary>{escaped(_named(cell))}, by Spearman</summary><div class="wide">'
         f"<table><thead><tr><th>recipe</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div></details>"
     )
 
@@ -403,8 +396,8 @@ def _checklist(rows: Sequence[Row], credit: dict, curves: dict) -> str:
     }
     found = reporting.audit(record)
     lines = "".join(
-        f"<tr><th>{_text(item.text)}{'' if item.required else ' (recommended)'}</th>"
-        f"<td>{_text(found.states[item.id])}</td><td>{_text(where[item.id])}</td></tr>"
+        f"<tr><th>{escaped(item.text)}{'' if item.required else ' (recommended)'}</th>"
+        f"<td>{escaped(found.states[item.id])}</td><td>{escaped(where[item.id])}</td></tr>"
         for item in reporting.ITEMS
     )
     return (
@@ -422,9 +415,9 @@ def _made(rows: Sequence[Row]) -> str:
     if not runs:
         return '<section><h2>How this page was made</h2><p class="none">The run has not finished.</p></section>'
     lines = "".join(
-        f"<tr><td>{_text(row.more.get('command', ''))}</td><td>{row.value:.0f} s</td>"
-        f"<td>{_text(row.more.get('machine', ''))}</td>"
-        f"<td>{_text(', '.join(f'{k} {v}' for k, v in row.more.get('versions', {}).items()))}</td></tr>"
+        f"<tr><td>{escaped(row.more.get('command', ''))}</td><td>{row.value:.0f} s</td>"
+        f"<td>{escaped(row.more.get('machine', ''))}</td>"
+        f"<td>{escaped(', '.join(f'{k} {v}' for k, v in row.more.get('versions', {}).items()))}</td></tr>"
         for row in runs
     )
     return f"<section><h2>How this page was made</h2><table>{lines}</table></section>"
@@ -475,16 +468,16 @@ class _Plot:
                 parts.append(f'<text x="{x:.1f}" y="{self.bottom + 15}" text-anchor="middle">{text}</text>')
         middle = (self.left + self.right) / 2
         parts.append(
-            f'<text class="axis" x="{middle:.0f}" y="{self.height - 5}" text-anchor="middle">{_text(label_x)}</text>'
+            f'<text class="axis" x="{middle:.0f}" y="{self.height - 5}" text-anchor="middle">{escaped(label_x)}</text>'
         )
         if label_y:
             y = (self.top + self.bottom) / 2
             parts.append(
                 f'<text class="axis" transform="translate(11 {y:.0f}) rotate(-90)" text-anchor="middle">'
-                f"{_text(label_y)}</text>"
+                f"{escaped(label_y)}</text>"
             )
         return (
-            f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{_text(said)}">'
+            f'<svg viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{escaped(said)}">'
             f"{''.join(parts)}{inside}</svg>"
         )
 
@@ -519,7 +512,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _polyline(points: Iterable[tuple[float, float]], colour: str, dashes: str, name: str) -> str:
     style = f"stroke:{colour};stroke-dasharray:{dashes if dashes != '1 0' else 'none'}"
-    return f'<polyline class="line" points="{_pairs(points)}" style="{style}"><title>{_text(name)}</title></polyline>'
+    return f'<polyline class="line" points="{_pairs(points)}" style="{style}"><title>{escaped(name)}</title></polyline>'
 
 
 def _pairs(points: Iterable[tuple[float, float]]) -> str:
@@ -533,7 +526,3 @@ def _sample(name: str) -> str:
 
 def _named(cell: Cell) -> str:
     return f"{cell[0]}, {cell[1]} actions, groups of {cell[2]}"
-
-
-def _text(value: object) -> str:
-    return html.escape(visible(str(value)))

@@ -1,8 +1,5 @@
 """The report of a run: one HTML file that opens offline, with figures, curves, rollouts and the configuration."""
 
-import base64
-import hashlib
-import html
 import math
 import os
 import pathlib
@@ -12,7 +9,8 @@ import numpy as np
 
 from creditjax.report.curves import MAX_POINTS, brief, panel, sections
 from creditjax.report.data import Metrics, Series, read_json, read_metrics, read_rollouts
-from creditjax.report.heatmap import Row, credit_scale, legend_html, number, row_html, stylesheet, visible
+from creditjax.report.heatmap import Row, credit_scale, legend_html, number, row_html
+from creditjax.report.shell import document, escaped, write_whole
 
 SUCCESS = "eval/success"
 _MAX_ROLLOUTS = 32
@@ -43,31 +41,21 @@ def write_report(workdir: str | os.PathLike) -> pathlib.Path:
     rollouts, faults = read_rollouts(workdir / "rollouts.json")
     if metrics.unreadable:
         faults = [f"metrics.jsonl: {metrics.unreadable} unreadable line(s) left out", *faults]
-    path = workdir / "report.html"
-    scratch = workdir / ".report.html.partial"
-    scratch.write_text(_page(workdir.resolve().name, config, metrics, rollouts, faults), encoding="utf-8")
-    scratch.replace(path)
-    return path
+    return write_whole(workdir / "report.html", _page(workdir.resolve().name, config, metrics, rollouts, faults))
 
 
 def _page(run: str, config: Any, metrics: Metrics, rollouts: list[dict[str, Any]], faults: list[str]) -> str:
-    script = stylesheet("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     settings = _settings(config)
-    title = _title(settings, run)
-    notes = "".join(f"<li>{_text(fault)}</li>" for fault in faults)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(title)}</title>'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<style>{stylesheet('heatmap.css')}\n{stylesheet('page.css')}</style></head>\n<body><header>"
-        f'<p class="brand">creditjax report</p><h1>{_text(title)}</h1>'
-        f'<p class="sub">{_subtitle(settings, metrics, run)}</p></header>\n<main>'
-        f"{_headline(metrics, settings)}{_curves(metrics, _rollouts(rollouts))}{_config(settings, config)}"
-        f"{f'<section><h2>Left out</h2><ul>{notes}</ul></section>' if notes else ''}</main>\n"
-        f"<script>{script}</script></body></html>\n"
+    notes = "".join(f"<li>{escaped(fault)}</li>" for fault in faults)
+    curves = _curves(metrics, _rollouts(rollouts))
+    left_out = f"<section><h2>Left out</h2><ul>{notes}</ul></section>" if notes else ""
+    return document(
+        title=_title(settings, run),
+        brand="creditjax report",
+        subtitle=_subtitle(settings, metrics, run),
+        body=f"{_headline(metrics, settings)}{curves}{_config(settings, config)}{left_out}",
+        styles=("heatmap.css", "page.css"),
+        script="page.js",
     )
 
 
@@ -79,10 +67,6 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         leaves |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return leaves
-
-
-def _text(value: Any) -> str:
-    return html.escape(visible(str(value)))
 
 
 def _settings(config: Any) -> dict[str, Any]:
@@ -109,7 +93,7 @@ def _subtitle(settings: dict[str, Any], metrics: Metrics, run: str) -> str:
         *([f"{last:,} steps"] if last is not None else []),
         *([f"seed {seed}"] if seed is not None else []),
     ]
-    return " &middot; ".join(map(_text, facts))
+    return " &middot; ".join(map(escaped, facts))
 
 
 def _headline(metrics: Metrics, settings: dict[str, Any]) -> str:
@@ -135,7 +119,7 @@ def _headline(metrics: Metrics, settings: dict[str, Any]) -> str:
 def _tile(title: str, value: float, step: int | None, share: bool) -> str:
     shown = f"{100 * value:.1f}<small>%</small>" if share else brief(value)
     where = "" if step is None else f"<small>step {int(step):,}</small>"
-    return f'<div class="tile"><span>{_text(title)}</span><b>{shown}</b>{where}</div>'
+    return f'<div class="tile"><span>{escaped(title)}</span><b>{shown}</b>{where}</div>'
 
 
 def _finite(series: Series) -> Series | None:
@@ -171,7 +155,7 @@ def _rollouts(rollouts: list[dict[str, Any]]) -> str:
         name = "No group" if rollout["group"] is None else f"Group {rollout['group']}"
         groups.setdefault(name, []).append(_rollout(rollout, _trimmed(row), scale))
     cards = "".join(
-        f'<div class="group"><h3>{_text(group)}</h3>{"".join(members)}</div>' for group, members in groups.items()
+        f'<div class="group"><h3>{escaped(group)}</h3>{"".join(members)}</div>' for group, members in groups.items()
     )
     more = f" The first {_MAX_ROLLOUTS} of {len(rollouts)}." if len(rollouts) > _MAX_ROLLOUTS else ""
     return (
@@ -190,7 +174,7 @@ def _rollout(rollout: dict[str, Any], row: Row, scale: float) -> str:
     repeated = rollout["prompt"].strip() in "".join(
         t for t, acted in zip(row.tokens, row.action_mask, strict=True) if not acted
     )
-    prompt = "" if repeated else f'<p class="prompt">{_text(rollout["prompt"])}</p>'
+    prompt = "" if repeated else f'<p class="prompt">{escaped(rollout["prompt"])}</p>'
     return (
         f'<article class="rollout" tabindex="0"><p class="facts"><span class="chip {kind}">{text}</span>'
         f"{int(row.action_mask.sum())} tokens chosen &middot; credit in all {total}</p>"
@@ -214,9 +198,9 @@ def _config(settings: dict[str, Any], config: Any) -> str:
     tables: dict[str, list[str]] = {}
     for path, value in settings.items():
         heading = path.split(".")[0] if "." in path else "general"
-        tables.setdefault(heading, []).append(f"<tr><th>{_text(path)}</th><td>{_text(_shown(value))}</td></tr>")
+        tables.setdefault(heading, []).append(f"<tr><th>{escaped(path)}</th><td>{escaped(_shown(value))}</td></tr>")
     body = "".join(
-        f"<table><caption>{_text(heading)}</caption>{''.join(rows)}</table>" for heading, rows in tables.items()
+        f"<table><caption>{escaped(heading)}</caption>{''.join(rows)}</table>" for heading, rows in tables.items()
     )
     return f'<section><h2>Configuration</h2><div class="tables">{body}</div></section>'
 

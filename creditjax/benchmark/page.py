@@ -250,8 +250,8 @@ def _learning(curves: dict[Cell, dict[str, dict[str, Row]]]) -> str:
     key = "".join(f"<span>{_sample(name)}{escaped(name.removeprefix('control:'))}</span>" for name in names)
     return (
         f'<section><h2>Learning at equal budget</h2><p class="sub">{escaped(cells[0][0])}: what every turn but one '
-        "adds to the gradient is noise. Exact return against environment steps; interquartile mean over seeds with 95 % "
-        "bootstrap bands. Each method has the learning rate that suited it best on other seeds.</p>"
+        "adds to the gradient is noise. Exact return against environment steps; interquartile mean over seeds with "
+        "95 % bootstrap bands. Each method has the learning rate that suited it best on other seeds.</p>"
         f'<p class="key">{key}</p><div class="figures">{panels}</div></section>'
     )
 

@@ -41,6 +41,7 @@ _JUDGED = {
     "prover_value",
     "read_is_oracle",
     "step_label",
+    "thought_label",
     "step_score",
     "subproblem_reward",
 }
@@ -178,7 +179,7 @@ _COSTS = (
     (("logprob_ref",), "a pass of the reference policy"),
     (("call_similarity",), "reference calls to match with"),
     (("read_is_oracle",), "labels of the helpful skill"),
-    (("judge_error", "step_label", "step_score"), "a judge of every step"),
+    (("judge_error", "step_label", "thought_label", "step_score"), "a judge of every step"),
     (("prover_value",), "a prover's chances from every step"),
     (("belief", "correctness", "commitment_correct"), "an answer forced after every step"),
     (("prefix_score",), "a reward model on every prefix"),

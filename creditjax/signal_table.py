@@ -206,7 +206,15 @@ SIGNALS: dict[str, SignalSpec] = {
     "step_label": SignalSpec(
         _PGK,
         "float32",
-        "1 if each step was judged right (in a wrong solution: if it led to the answer), 0 if not",
+        "1 if each step was judged right, 0 if not",
+        _STEPWISE,
+        (),
+        True,
+    ),
+    "thought_label": SignalSpec(
+        _PGK,
+        "float32",
+        "of a right solution 1 if the step was judged right, of a wrong one 1 if it led to the wrong answer; 0 if not",
         _STEPWISE,
         ("judge_label",),
         True,

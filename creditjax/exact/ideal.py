@@ -65,6 +65,12 @@ def _step_label(oracle: "Oracle", paths: Paths) -> Array:
     return (oracle.process_reward(paths) >= -_SLACK).astype(np.float64)
 
 
+def _thought_label(oracle: "Oracle", paths: Paths) -> Array:
+    """In a failure, every step from the first one on that lowers the chance."""
+    right = _step_label(oracle, paths)
+    return np.where(_success(oracle, paths)[:, None], right, 1 - np.cumprod(right, axis=1))
+
+
 def _subproblems(oracle: "Oracle", paths: Paths) -> Array:
     """Each step is a subproblem, and the last one is the problem, ``[L, K]``."""
     made = _step_label(oracle, paths)
@@ -226,6 +232,7 @@ IDEAL: dict[str, Maker] = {
     "solution_label": lambda oracle, paths: np.asarray(np.int32(1)),
     "step_format": lambda oracle, paths: _taken(paths).astype(np.float64),
     "step_label": _step_label,
+    "thought_label": _thought_label,
     "step_mask": _no("LT"),
     "step_score": lambda oracle, paths: _chance(oracle, paths)[:, 1:],
     "subproblem_reward": _subproblems,

@@ -210,7 +210,7 @@ def tp_grpo_thought(
     """GRPO, less ``alpha * accuracy of the group`` on wrong thoughts of right solutions, and 0 on the thoughts of wrong
     solutions that did not lead to the answer (TP-GRPO, arXiv:2507.23317).
 
-    A thought is a run of steps with equal `step_label` (right or matched: 1). The paper adds up the rewards of this and
+    A thought is a run of steps with equal `thought_label` (right, or in a wrong solution matched: 1). The paper adds up the rewards of this and
     later thoughts; labels of neighbouring thoughts differ, so that sum is the closed form here, and no merging is
     needed. `force_last` counts the last step as right or matched. The weight of the divergence, `beta`, is our choice.
     """
@@ -222,7 +222,7 @@ def tp_grpo_thought(
     )
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="seq_mean_token_mean")
     return Parts(
-        where(judged_wrong("step_label", spare_last=force_last), blamed, grpo),
+        where(judged_wrong("thought_label", spare_last=force_last), blamed, grpo),
         with_kl(loss, beta=beta) if is_on(beta) else loss,
     )
 

@@ -211,6 +211,12 @@ def _potential(e: _Episode) -> Array:
     return jnp.where(k < e.state.turn, alive, jnp.where(e.state.terminated, found.correct, alive))
 
 
+def _thought_label(e: _Episode) -> Array:
+    """In a wrong solution, the steps from the first error on: before it nothing led to the wrong answer."""
+    led = (~e.found.prefix_right[1:] ^ e.errs(0)[1:]) & e.found.taken
+    return jnp.where(e.found.correct, e.judged(), led).astype(jnp.float32)
+
+
 def _step_score(e: _Episode) -> Array:
     # What a judge with a known error rate makes of its own label.
     return jnp.where(e.found.taken, jnp.where(e.judged(), 1 - e.task.noise, e.task.noise), 0.0)
@@ -281,6 +287,7 @@ _ORACLES: dict[str, Callable[[_Episode], Array]] = {
     "potential": _potential,
     "state_key": _state_key,
     "step_label": lambda e: e.judged().astype(jnp.float32),
+    "thought_label": _thought_label,
     "step_score": _step_score,
     "judge_error": _judge_error,
     "step_format": _step_format,

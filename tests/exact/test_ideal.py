@@ -81,6 +81,9 @@ def test_beliefs_are_conditional_means_of_the_outcome(name):
     # A step is wrong exactly if it lowers the chance.
     np.testing.assert_array_equal(made["step_label"], np.diff(chance, axis=1) >= -1e-9)
     np.testing.assert_array_equal(made["judge_error"][..., 0], 1 - made["step_label"])
+    for right, led, success in zip(made["step_label"], made["thought_label"], made["mark"], strict=True):
+        first = int(np.argmin([*right, 0]))
+        np.testing.assert_array_equal(led, right if success else np.arange(len(right)) >= first)
     np.testing.assert_array_equal(made["mark"], paths.outcome >= (low + high) / 2)
     assert set(np.unique(made["step_label"])) == {0.0, 1.0}
 

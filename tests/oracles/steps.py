@@ -236,7 +236,7 @@ def tp_grpo_thought(d: Batch, alpha: float = 0.5) -> np.ndarray:
             owned = segments(d, p, g)
             if not owned:
                 continue
-            labels = {k: d["step_label"][p, g, k] >= 0.5 or k == max(owned) for k in owned}
+            labels = {k: d["thought_label"][p, g, k] >= 0.5 or k == max(owned) for k in owned}
             unit = alpha * accuracy if d["outcome"][p, g] else base[g]
             runs = thoughts(labels)
             earned = [unit if labels[run[0]] else -unit for run in runs]

@@ -23,7 +23,7 @@ def judged_batch(seed: int, outcome: str | None = None, **options) -> dict:
     kind = outcome or ("binary", "unit", "real")[seed % 3]
     d = random_batch(rng, outcome=kind, **options)
     unread = ~np.isfinite(d["step_score"])
-    for name in ("step_label", "subproblem_reward"):
+    for name in ("step_label", "thought_label", "subproblem_reward"):
         d[name] = np.where(unread, d[name], rng.random(d[name].shape) < 0.6).astype(np.float32)
     d["step_score"] = np.where(unread, d["step_score"], rng.random(unread.shape)).astype(np.float32)
     flags = (rng.random(d["judge_error"].shape) < 0.5).astype(np.float32)
@@ -237,15 +237,15 @@ def test_right_rollouts_are_never_below_wrong_ones_under_vppo():
 
 def test_tp_grpo_keeps_grpo_where_nothing_is_wrong():
     d = judged_batch(0, "binary")
-    fine = {**d, "step_label": np.ones_like(d["step_label"])}
+    fine = {**d, "thought_label": np.ones_like(d["thought_label"])}
     close(value("tp_grpo_thought", fine), value("grpo", d, ddof=0))
 
 
 def test_tp_grpo_blames_wrong_thoughts_of_solved_prompts_by_alpha():
     labels = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 1.0]]
-    d = plain(np.zeros((2, 4)), [1.0, 1.0], step_label=labels)
+    d = plain(np.zeros((2, 4)), [1.0, 1.0], thought_label=labels)
     close(value("tp_grpo_thought", d)[0], [[0, -0.5, -0.5, 0], [0, 0, -0.5, 0]])
-    d = plain(np.zeros((2, 4)), [0.0, 0.0], step_label=labels)
+    d = plain(np.zeros((2, 4)), [0.0, 0.0], thought_label=labels)
     assert not value("tp_grpo_thought", d).any()
 
 

@@ -203,6 +203,8 @@ def test_labels_of_steps(played):
         labels, _, states, correct = read(TASK, prompts.data[p].tolist(), steps[p, g].tolist())
         right = [float(label is not None and label[0]) for label in labels]
         np.testing.assert_array_equal(batch.signals["step_label"][p, g], right)
+        led = taken[p, g] * (1 - np.cumprod(right))
+        np.testing.assert_array_equal(batch.signals["thought_label"][p, g], right if correct else led)
         np.testing.assert_array_equal(batch.signals["step_score"][p, g], right)  # a judge without errors is sure
         np.testing.assert_array_equal(
             batch.signals["judge_error"][p, g], np.repeat((taken[p, g] - right)[:, None], 3, 1)

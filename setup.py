@@ -23,12 +23,15 @@ QUICKSTART = [
 ]
 # What the notebooks of docs/ are executed and drawn with.
 DOCS = ["ipykernel>=6.29", "jupyter-client>=8.6", "matplotlib>=3.9", "nbclient>=0.10.1", "nbformat>=5.10"]
+# Parquet files of rollouts. Older ones could be made to unpickle what a file holds.
+INTEROP = ["pyarrow>=17"]
 EXTRAS = {
     "quickstart": QUICKSTART,
     # Everything that `experiments/train.py` imports for any task.
     "train": [*QUICKSTART, "array_record>=0.8", "gymnax>=1.0", "tensorflow-datasets>=4.9.8"],
     "test": [
         *DOCS,
+        *INTEROP,
         "hypothesis>=6.100",
         "mypy>=1.10",
         "optax>=0.2.5",
@@ -38,6 +41,7 @@ EXTRAS = {
         "ruff>=0.8",
     ],
     "docs": DOCS,
+    "interop": INTEROP,
 }
 EXTRAS["all"] = sorted({requirement for group in EXTRAS.values() for requirement in group})
 

@@ -68,7 +68,7 @@ class Reader(Iterator[Rollout]):
         self._skip = on_error == "skip"
         self._place = place
         self._max_bytes = max_bytes
-        self._stream = itertools.chain.from_iterable(map(self._file, paths))
+        self._stream: Iterator[Rollout] = itertools.chain.from_iterable(map(self._file, paths))
 
     def __next__(self) -> Rollout:
         return next(self._stream)
@@ -408,11 +408,10 @@ def _own_rows(batch: Any) -> Iterator[Rollout | Exception]:
     outcomes = columns["outcome"].to_pylist()
     for i in range(rows):
         try:
-            fields = {name: values[i] for name, values in plain.items()}
+            fields: dict[str, Any] = {name: values[i] for name, values in (*plain.items(), *lists.items())}
             fields["meta"] = {} if fields["meta"] is None else _DECODER.decode(fields["meta"])
             yield Rollout(
                 **fields,
-                **{name: values[i] for name, values in lists.items()},
                 prompt=tuple(Message(m["role"], m["content"]) for m in prompts[i] or ()),
                 outcome=outcomes[i],
                 signals={s["name"]: _row_signal(s) for s in signals[i] or ()},

@@ -404,6 +404,9 @@ _WORDS = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _NUMBERS = {word: number for number, word in _WORDS.items()}
 
 
+_JSON_TYPES: dict[str, set[type]] = {"float32": {int, float, type(None), str}, "int32": {int}, "bool": {bool}}
+
+
 def _to_json(array: np.ndarray, dtype: str) -> list:
     values = array.tolist()
     if dtype == "float32" and not np.isfinite(array).all():
@@ -415,7 +418,7 @@ def _from_json(name: str, values: Any, dtype: str) -> np.ndarray:
     if type(values) is not list:
         raise TypeError(f"{name}: {_found(values)}, wanted a list")
     kinds = set(map(type, values))
-    allowed = {"float32": {int, float, type(None), str}, "int32": {int}, "bool": {bool}}[dtype]
+    allowed = _JSON_TYPES[dtype]
     if not kinds <= allowed:
         at = next(i for i, value in enumerate(values) if type(value) not in allowed)
         raise TypeError(f"{name}[{at}]: {_found(values[at])}, wanted {dtype}")

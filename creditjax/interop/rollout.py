@@ -106,14 +106,14 @@ class Rollout:
         put(self, "action_mask", _array("action_mask", self.action_mask, "bool", ("T",), sizes))
         if self.segment is None:
             if self.roles is not None:
-                raise ValueError(f"roles: {len(self.roles)} of them without `segment`, wanted both or neither")
+                raise ValueError("roles: given without `segment`, wanted both or neither")
             put(self, "segment", np.zeros(length, np.int32))
         put(self, "segment", _array("segment", self.segment, "int32", ("T",), sizes))
         owned = self.segment[self.segment >= 0]
         if self.roles is None:
             put(self, "roles", ("assistant",) * (int(owned[-1]) + 1 if owned.size else 0))
         put(self, "roles", _texts("roles", self.roles))
-        count = len(self.roles)
+        count = self.num_segments
         sizes |= {"K": count, "K+1": count + 1}
         if length and not -1 <= self.segment.min() <= self.segment.max() < count:
             found = self.segment[(self.segment < -1) | (self.segment >= count)][0]

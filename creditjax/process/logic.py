@@ -87,7 +87,8 @@ def balanced_cuts(key: Array, label: Array, valid: Array, count: int) -> Cut:
     steps = jnp.sum(classes, axis=-1, keepdims=True)
     logits = jnp.where(classes, -jnp.log(jnp.maximum(steps, 1)), -jnp.inf).reshape(2, -1)
     flat = jax.random.categorical(draw_step, logits[right.astype(jnp.int32)])
-    return Cut(*(x.astype(jnp.int32) for x in jnp.divmod(flat, label.shape[-1])), right)
+    row, step = (x.astype(jnp.int32) for x in jnp.divmod(flat, label.shape[-1]))
+    return Cut(row, step, right)
 
 
 def only_step(cut: Cut, num_steps: int) -> Array:

@@ -121,7 +121,8 @@ class StepRewardModel:
             backward = None
         elif backward is None:
             raise ValueError(f"backward: None, wanted a stream for direction={self.direction!r}")
-        (ahead, behind), gate = self.module.apply({"params": params}, forward, backward)
+        scored: Any = self.module.apply({"params": params}, forward, backward)
+        (ahead, behind), gate = scored
         if behind is None:
             return ahead[..., 1], ahead[..., 0]
         log_mix = jax.nn.log_sigmoid(-gate) if self.direction == "gated" else jnp.log(self.mix)
@@ -245,7 +246,8 @@ class TextRewardModel:
 
     def logit(self, params: Params, relations: Array, words: Array) -> Array:
         """``log p / (1 - p)`` of a step being right, f32 ``[...]``, from ``[..., R]`` and ``[..., N]``."""
-        return self.module.apply({"params": params}, relations, words)
+        logit: Any = self.module.apply({"params": params}, relations, words)
+        return logit
 
     def score(self, params: Params, batch: TextBatch) -> Array:
         """Probability that each step is right, f32 ``[B, K]``, 0 where there is no such step."""
@@ -350,7 +352,7 @@ def train(
     batches: Iterator[Batch],
     stages: Sequence[Stage],
     *,
-    objective: Callable[[Any, Params, Batch], Term] = loss,
+    objective: Callable[[Any, Params, Any], Term] = loss,
     watch: Callable[[int, Params], None] = lambda updates, params: None,
 ) -> tuple[Params, list[float]]:
     """Minimises an objective stage by stage; one compilation a stage if the batches have one shape.
@@ -424,7 +426,7 @@ def encode(
     records = list(records)
     label, valid = _labels(records, steps, mask_after_error)
     streams = [_stream(records, tokenizer, length, steps, reverse) for reverse in (False, True)[: 1 + both]]
-    return StepBatch(streams[0], streams[1] if both else None, label, valid)
+    return StepBatch(streams[0], streams[1] if both else None, jnp.asarray(label), jnp.asarray(valid))
 
 
 def _labels(records: Sequence[Record], steps: int, mask_after_error: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -435,7 +437,7 @@ def _labels(records: Sequence[Record], steps: int, mask_after_error: bool) -> tu
     valid = ~np.isnan(label)
     if mask_after_error:
         # The label of a step that is not there is no error: thresholds below the smallest soft label find exact zeros.
-        first = predict_first_error(jnp.asarray(label), jnp.asarray(valid), np.finfo(np.float32).tiny)
+        first = predict_first_error(jnp.asarray(label), jnp.asarray(valid), float(np.finfo(np.float32).tiny))
         valid = np.asarray(up_to_error(first, jnp.asarray(valid)))
     return np.where(valid, label, 0.0).astype(np.float32), valid
 
@@ -454,7 +456,7 @@ def _stream(records: Sequence[Record], tokenizer: Tokenizer, length: int, steps:
         ids = ids[:length]
         tokens[row, : len(ids)] = ids
         mask[row, : len(ids)] = True
-    return Stream(tokens, mask, end)
+    return Stream(*map(jnp.asarray, (tokens, mask, end)))
 
 
 def minibatches(data: Batch, size: int, seed: int) -> Iterator[Batch]:

@@ -159,12 +159,12 @@ def _choices(values: Iterable[Any], name: str, meaning: Mapping[Any, Label], wan
 
 
 def _record(row: Row, id: str) -> Iterable[Record]:
-    names = ("problem", "label", "outcome", "answer", "generator")
-    steps = _list(row, "steps")
-    labels = () if row["step_labels"] is None else _list(row, "step_labels")
+    steps, labels = _list(row, "steps"), []
     if row["step_labels"] is not None:
+        labels = _list(row, "step_labels")
         _same_length("step_labels", labels, steps)
-    yield Record(row.get("id", id), steps=tuple(steps), step_labels=labels, **{n: row.get(n) for n in names})
+    told = {name: row.get(name) for name in ("label", "outcome", "answer", "generator")}
+    yield Record(row.get("id", id), row["problem"], tuple(steps), step_labels=tuple(labels), **told)
 
 
 def _processbench(row: Row, id: str) -> Iterable[Record]:

@@ -210,9 +210,9 @@ def tp_grpo_thought(
     """GRPO, less ``alpha * accuracy of the group`` on wrong thoughts of right solutions, and 0 on the thoughts of wrong
     solutions that did not lead to the answer (TP-GRPO, arXiv:2507.23317).
 
-    A thought is a run of steps with equal `thought_label` (right, or in a wrong solution matched: 1). The paper adds up the rewards of this and
-    later thoughts; labels of neighbouring thoughts differ, so that sum is the closed form here, and no merging is
-    needed. `force_last` counts the last step as right or matched. The weight of the divergence, `beta`, is our choice.
+    A thought is a run of steps with equal `thought_label` (right, or in a wrong solution matched: 1). The paper adds up
+    the rewards of this and later thoughts; labels of neighbouring thoughts differ, so that sum is the closed form here,
+    and no merging is needed. `force_last` counts the last step as right or matched. The weight of the divergence, `beta`, is our choice.
     """
     grpo = grpo_credit(ddof, eps)
     blamed = where(

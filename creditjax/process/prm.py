@@ -504,30 +504,14 @@ def segment_stream(batch: Trajectory) -> Stream:
     return Stream(tokens, mask, ends)
 
 
-def process_reward(model: StepRewardModel, params: Params, batch: Trajectory, *, signed: bool = True) -> Trajectory:
-    """Adds the signal `process_reward` ``[P, G, K]``: ``2 p - 1`` of every segment, or p itself; gradients stopped.
+def boundary_score(model: StepRewardModel, params: Params, batch: Trajectory) -> Array:
+    """What the model says at the end of the prompt and of every segment, f32 ``[P, G, K + 1]``, in one pass.
 
-    NaN where a segment has no acted token.
+    NaN at the boundary behind a segment without an acted token, and before a rollout without a prompt.
 
     Raises:
       ValueError: segments or `token_mask` are absent, or the model is not of direction "forward" (the reversed text
         of a rollout is not in the batch; score records instead).
-    """
-    stream = segment_stream(batch)
-    p = jnp.exp(model.logprob(params, stream)[0])
-    reward = jnp.where(stream.step_end >= 0, 2.0 * p - 1.0 if signed else p, jnp.nan)
-    shape = (*batch.batch_shape, batch.num_segments)
-    return batch.with_signals(process_reward=jax.lax.stop_gradient(reward.reshape(shape)))
-
-
-def prover_value(model: StepRewardModel, params: Params, batch: Trajectory) -> Trajectory:
-    """Adds the signal `prover_value` ``[P, G, K + 1]``: the model's probability of success from every boundary.
-
-    For a model trained on the share of a prover's completions that are right, as soft labels. Boundary 0 is the end of
-    the prompt; NaN at the boundary behind a segment without a token.
-
-    Raises:
-      ValueError: as :func:`process_reward`.
     """
     stream = segment_stream(batch)
     acted = batch.action_mask.reshape(-1, batch.length)
@@ -535,8 +519,37 @@ def prover_value(model: StepRewardModel, params: Params, batch: Trajectory) -> T
     prompt = jnp.max(jnp.where(stream.mask & ~begun, jnp.arange(batch.length), -1), axis=-1)
     ends = jnp.concatenate([prompt[:, None], stream.step_end], axis=-1)
     p = jnp.exp(model.logprob(params, stream._replace(step_end=ends))[0])
-    value = jnp.where(ends >= 0, p, jnp.nan).reshape(*batch.batch_shape, batch.num_segments + 1)
-    return batch.with_signals(prover_value=jax.lax.stop_gradient(value))
+    return jnp.where(ends >= 0, p, jnp.nan).reshape(*batch.batch_shape, batch.num_segments + 1)
+
+
+def step_signals(model: StepRewardModel, params: Params, batch: Trajectory) -> dict[str, Array]:
+    """What the model says under the names of the signal table, in one pass.
+
+    `step_score` ``[P, G, K]`` is p, the probability that the model gives each segment; `process_reward` ``2 p - 1``;
+    `prover_value` ``[P, G, K + 1]`` the same p at every boundary, for a model that was trained on the share of
+    completions that are right. NaN and errors are those of :func:`boundary_score`.
+    """
+    p = boundary_score(model, params, batch)
+    return {"step_score": p[..., 1:], "process_reward": 2.0 * p[..., 1:] - 1.0, "prover_value": p}
+
+
+def process_reward(model: StepRewardModel, params: Params, batch: Trajectory, *, signed: bool = True) -> Trajectory:
+    """Adds the signal `process_reward` ``[P, G, K]``: ``2 p - 1`` of every segment, or p itself; gradients stopped.
+
+    Raises:
+      ValueError: as :func:`boundary_score`.
+    """
+    made = step_signals(model, params, batch)["process_reward" if signed else "step_score"]
+    return batch.with_signals(process_reward=jax.lax.stop_gradient(made))
+
+
+def prover_value(model: StepRewardModel, params: Params, batch: Trajectory) -> Trajectory:
+    """Adds the signal `prover_value` ``[P, G, K + 1]``: the model's probability of success from every boundary.
+
+    Raises:
+      ValueError: as :func:`boundary_score`.
+    """
+    return batch.with_signals(prover_value=jax.lax.stop_gradient(boundary_score(model, params, batch)))
 
 
 def masked_reverse(x: Array, mask: Array) -> Array:

@@ -3,7 +3,7 @@
     policy outputs      value, next_value, logprob_ref, logprob_current, entropy, …      one pass of each model
     other prompts       logprob_negative, logprob_rubric, …                              one pass a kind
     teacher's spans     teacher_span_logprob, teacher_span_better, teacher_span_worse    one pass each
-    reward model        logprob_prm                                                      one pass
+    reward model        logprob_prm, or process_reward, step_score, prover_value         one pass
     attention           attention_distance, future_influence, attention_flow             two passes
     answer probe        answer_logprob, potential, correctness, confidence               (K + 1) C rows for each
     thinking cut        budget, summary_reward                                           B C rows for each
@@ -24,6 +24,7 @@ import jax
 from jax import numpy as jnp
 
 from creditjax.models.base import Params, Policy, Sampling
+from creditjax.process.prm import StepRewardModel, step_signals
 from creditjax.signals.answer import answer_signals
 from creditjax.signals.attention import ATTENDED, attention_signals
 from creditjax.signals.attribution import attributions, judge_gradients
@@ -49,9 +50,10 @@ class Models(NamedTuple):
       policy: the model.
       params: its current parameters.
       reference: parameters of the reference policy, or None.
-      reward_model: parameters of the implicit process-reward model, or None.
+      reward_model: parameters of the process-reward model, or None.
       sampling: how the batch was sampled; static.
       task: where the batch comes from; static.
+      step_model: what the reward model is if it scores steps, None if it is implicit; static.
     """
 
     policy: Policy
@@ -60,6 +62,11 @@ class Models(NamedTuple):
     reward_model: Params | None = None
     sampling: Sampling = Sampling()
     task: Any = None
+    step_model: StepRewardModel | None = None
+
+    def make(self, name: str) -> "Producer | None":
+        """Who makes a signal of that name, None if nobody does."""
+        return SCORED[name] if self.step_model is not None and name in SCORED else PRODUCERS.get(name)
 
 
 class Producer(NamedTuple):
@@ -96,6 +103,11 @@ def _implicit(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict
     if models.reward_model is None:
         raise ValueError("signal logprob_prm: found no reward_model, wanted its parameters")
     return {name: implicit_prm_probe(models.policy, models.reward_model, batch).signals[name] for name in names}
+
+
+def _scored(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
+    found = step_signals(models.step_model, models.reward_model, batch)
+    return {name: found[name] for name in names}
 
 
 def _prompted(models: Models, batch: Trajectory, names: tuple[str, ...]) -> dict[str, Array]:
@@ -245,6 +257,9 @@ PRODUCERS: dict[str, Producer] = {
 }
 """Every signal that a model makes, by name."""
 
+SCORED: dict[str, Producer] = dict.fromkeys(("process_reward", "step_score", "prover_value"), Producer(_scored))
+"""What a model of steps makes where a run trains one; elsewhere they are a task's."""
+
 
 def produce(models: Models, batch: Trajectory, names: Iterable[str]) -> Trajectory:
     """The batch with those of the signals `names` that the table knows; gradients are stopped.
@@ -259,10 +274,11 @@ def produce(models: Models, batch: Trajectory, names: Iterable[str]) -> Trajecto
     """
     wanted: dict[Callable, list[str]] = {}
     for name in names:
-        if name in PRODUCERS and name not in batch.signals:
+        producer = models.make(name)
+        if producer is not None and name not in batch.signals:
             if said := fault(name, batch.signals, models.task, models.policy):
                 raise ValueError(said)
-            wanted.setdefault(PRODUCERS[name].make, []).append(name)
+            wanted.setdefault(producer.make, []).append(name)
     made: dict[str, Array] = {}
     for make, asked in wanted.items():
         made |= make(models, batch, tuple(asked))
@@ -286,8 +302,8 @@ def inputs(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def fault(name: str, carried: Mapping[str, Any] | Iterable[str], task: Any, policy: Any) -> str | None:
-    """Why a signal of the table cannot be made from a batch that carries these signals, None if it can."""
-    producer = PRODUCERS[name]
+    """Why a signal of the tables cannot be made from a batch that carries these signals, None if it can."""
+    producer = SCORED[name] if name in SCORED else PRODUCERS[name]
     if absent := [read for read in producer.reads if read not in carried]:
         return f"signal {name}: made from {', '.join(absent)}, which task {type(task).__name__} does not offer"
     return producer.fault(task, policy, name)

@@ -45,6 +45,9 @@ class GradedTask(abc.ABC):
     A grader that raises, or returns what is no number, leaves the rollout unscored: its outcome is NaN, and `unscored`
     counts it.
 
+    With `step_length` each run of so many positions of the response is a segment, a step as process rewards and
+    segment-level credit mean it; otherwise the response is one.
+
     Attributes:
       tokenizer: text to ids and back.
       unscored: how many responses could not be graded so far.
@@ -61,9 +64,11 @@ class GradedTask(abc.ABC):
         eval_size: int,
         binary: bool,
         format_weight: float,
+        step_length: int | None = None,
     ):
-        for name, value in (("max_prompt", max_prompt), ("max_answer", max_answer), ("eval_size", eval_size)):
-            if value < 1:
+        sizes = {"max_prompt": max_prompt, "max_answer": max_answer, "eval_size": eval_size, "step_length": step_length}
+        for name, value in sizes.items():
+            if value is not None and value < 1:
                 raise ValueError(f"{name}: {value}, wanted at least 1")
         if not 0 <= format_weight <= 1:
             raise ValueError(f"format_weight: {format_weight}, wanted a number in [0, 1]")
@@ -76,6 +81,7 @@ class GradedTask(abc.ABC):
         self.eval_size = eval_size
         self.binary = binary
         self.format_weight = format_weight
+        self.step_length = max_answer if step_length is None else step_length
         self.unscored = 0
         self._item = functools.lru_cache(_CACHED_ITEMS)(self._make_item)
         self._grade = functools.lru_cache(_CACHED_GRADES)(self._safe_grade)
@@ -104,9 +110,9 @@ class GradedTask(abc.ABC):
         return base.Prompts(jnp.asarray(tokens), jnp.asarray(mask), jnp.asarray(keys, jnp.int32))
 
     def annotate(self, batch: Trajectory, prompts: base.Prompts, states: Any) -> Trajectory:
-        """The identity: all grading is done on the host."""
+        """Cuts the response into steps; all grading is done on the host."""
         del prompts, states
-        return batch
+        return self._in_steps(batch)
 
     def verify(self, batch: Trajectory, prompts: base.Prompts) -> Trajectory:
         """Grades the responses of a batch ``[P, G, T]`` on the host; see the class for what it sets."""
@@ -152,7 +158,7 @@ class GradedTask(abc.ABC):
         nowhere = np.zeros_like(prompt_mask)
         action_mask = np.concatenate([nowhere, acted], -1)[:, None]
         stop = np.concatenate([nowhere, answer == self.tokenizer.end], -1)[:, None] & action_mask
-        return Trajectory(
+        gold = Trajectory(
             tokens=jnp.asarray(np.concatenate([prompt, answer], -1)[:, None]),
             action_mask=jnp.asarray(action_mask),
             outcome=jnp.ones((count, 1), jnp.float32),
@@ -162,10 +168,16 @@ class GradedTask(abc.ABC):
             num_segments=1,
             signals={"token_mask": jnp.asarray(np.concatenate([prompt_mask, acted], -1)[:, None])},
         )
+        return self._in_steps(gold)
 
     def decode(self, tokens: Any) -> list[str]:
         """One printable string a token."""
         return self.tokenizer.pieces(np.asarray(tokens).reshape(-1).tolist())
+
+    def _in_steps(self, batch: Trajectory) -> Trajectory:
+        step = (jnp.arange(batch.length) - self.prompt_length) // self.step_length
+        count = -(-self.turns.action_length // self.step_length)
+        return batch.replace(segment=jnp.where(batch.segment >= 0, step, -1), num_segments=count)
 
     def _keys(self, split: str, start: int, count: int) -> list[int]:
         if split not in ("train", "eval"):

@@ -169,6 +169,7 @@ class GSM8KTask(GradedTask):
         eval_size: int | None = None,
         marked: bool = True,
         format_weight: float = 0.0,
+        step_length: int | None = None,
         seed: int = 0,
     ):
         """Opens the prepared data set and measures its rows.
@@ -181,6 +182,7 @@ class GSM8KTask(GradedTask):
           eval_size: number of held-out prompts, all that fit by default.
           marked: whether the answer has to be marked by ``####``.
           format_weight: share of the outcome that is paid for stopping in time.
+          step_length: positions of a step, each a segment; None for one segment, the response.
           seed: of the order of the training prompts.
 
         Raises:
@@ -194,6 +196,7 @@ class GSM8KTask(GradedTask):
             eval_size=1 if eval_size is None else eval_size,
             binary=True,
             format_weight=format_weight,
+            step_length=step_length,
         )
         self._sources = {split: data_source(data_dir, split) for split in _FILES}
         self._rows = {split: self._fitting(split) for split in _FILES}

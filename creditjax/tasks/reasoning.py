@@ -62,6 +62,7 @@ class ReasoningTask(GradedTask):
         eval_size: int = 256,
         binary: bool = False,
         format_weight: float = 0.0,
+        step_length: int | None = None,
         too_long: str = "raise",
         seed: int = 0,
     ):
@@ -80,6 +81,7 @@ class ReasoningTask(GradedTask):
           eval_size: number of held-out prompts.
           binary: only a perfect answer scores, and it scores 1.
           format_weight: share of the outcome that is paid for stopping in time.
+          step_length: positions of a step, each a segment; None for one segment, the response.
           too_long: "raise" on a question or gold answer that does not fit, or "redraw" to draw another one and count it
             (which shifts the distribution to short ones).
           seed: of the data, below 2**30.
@@ -113,6 +115,7 @@ class ReasoningTask(GradedTask):
             eval_size=eval_size,
             binary=binary,
             format_weight=format_weight,
+            step_length=step_length,
         )
         self.dataset = dataset
         self.redrawn = 0

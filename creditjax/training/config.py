@@ -26,6 +26,11 @@ class ConfigError(ValueError):
 
 POLICIES = ("transformer", "mlp", "gru")
 
+REWARD_MODELS = ("implicit", "steps")
+
+# Signals that say of every segment whether it is right.
+_LABELS = ("step_label", "correctness", "commitment_correct", "subproblem_reward")
+
 # Fields that hold whatever arguments their part takes.
 _OPEN = ("task", "policy", "recipe", "optimizer.options")
 
@@ -74,8 +79,11 @@ def default_config() -> ConfigDict:
     # Decoupled weight decay, matrices only.
     config.optimizer.weight_decay = 0.0
 
-    # The implicit process-reward model of recipes that read `logprob_prm`: its learning rate, the scale of its reward.
-    config.reward_model = ConfigDict({"learning_rate": 1e-4, "beta": 0.05})
+    # A process-reward model that learns on the run's own rollouts, if the recipe reads what it makes. "implicit", for
+    # recipes that read `logprob_prm`: trained on outcomes, `beta` is the scale of its reward. "steps" scores the end
+    # of every segment, and takes the task's place in `process_reward`, `step_score` and `prover_value`: trained on
+    # `labels`, which are "outcome" or a signal of the task, such as "step_label".
+    config.reward_model = ConfigDict({"kind": "implicit", "learning_rate": 1e-4, "beta": 0.05, "labels": "outcome"})
 
     # The replay buffer of recipes that ask for older rollouts: training prompts that are visited again and again,
     # rollouts that are kept, and latest outcomes of a prompt in its mean.
@@ -205,6 +213,8 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
         _check_least(config, f"replay.{path}", 1)
     for path in ("optimizer.learning_rate", "warm_start.learning_rate", "sampling.temperature", "eval.temperature"):
         _check_least(config, path, 0)
+    _check_choice("reward_model.kind", config.reward_model.kind, REWARD_MODELS)
+    _check_choice("reward_model.labels", config.reward_model.labels, ("outcome", *_LABELS))
     _check_choice("on_fault", config.on_fault, ("stop", "drop"))
     _check_choice("policy.name", config.policy.get("name"), POLICIES)
     _check_choice("task.name", config.task.get("name"), tasks.TASKS)
@@ -231,7 +241,9 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
     try:
         # State groups are scored step by step.
         scored = ("process_reward",) if recipe.sampler.commit else ()
-        task = _build_task(config.task, (*needed_signals(recipe), *scored))
+        learned = producers.SCORED if reward_kind(config, recipe) == "steps" else ()
+        asked = (name for name in signals_read(config, recipe) if name not in learned)
+        task = _build_task(config.task, (*asked, *scored))
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError(f"task: {error}") from error
     if config.warm_start.steps and not hasattr(task, "gold"):
@@ -250,6 +262,8 @@ def check_config(config: ConfigDict, shards: int = 1) -> Parts:
             state_groups.check(task, recipe.sampler.commit, recipe.sampler.greedy_baseline)
         except ValueError as error:
             raise ConfigError(f"recipe {recipe.name!r} with task {config.task.name!r}: {error}") from error
+    if reward_kind(config, recipe) == "steps" and config.policy.name != "transformer":
+        raise ConfigError(f"reward_model.kind: 'steps' with policy.name {config.policy.name!r}, wanted 'transformer'")
     sampling = Sampling(config.sampling.temperature, config.sampling.top_k, config.sampling.top_p)
     plan = Plan(batch.epochs, batch.minibatches, batch.micro_batches, batch.baseline_decay, config.steps)
     return Parts(task, _build_policy(config.policy, task, recipe), recipe, sampling, plan)
@@ -279,6 +293,22 @@ def needed_signals(recipe: Any) -> tuple[str, ...]:
     names = {name for name in (*recipe.signals, *recipe.needs) if name in SIGNALS}
     # An implicit process-reward model is trained against the reference.
     return tuple(sorted(names | ({"logprob_ref"} if "logprob_prm" in names else set())))
+
+
+def reward_kind(config: ConfigDict, recipe: Any) -> str | None:
+    """What process-reward model a run trains: one of `REWARD_MODELS`, None if the recipe reads none."""
+    needed = needed_signals(recipe)
+    if "logprob_prm" in needed:
+        return "implicit"
+    steps = config.reward_model.kind == "steps" and any(name in producers.SCORED for name in needed)
+    return "steps" if steps else None
+
+
+def signals_read(config: ConfigDict, recipe: Any) -> tuple[str, ...]:
+    """Names of the signals that have to be in a batch: what the recipe needs, and the labels of a model of steps."""
+    labels = config.reward_model.labels
+    labelled = reward_kind(config, recipe) == "steps" and labels != "outcome"
+    return tuple(sorted({*needed_signals(recipe), *((labels,) if labelled else ())}))
 
 
 def _check_replay(config: ConfigDict, recipe: Any) -> None:

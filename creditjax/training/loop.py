@@ -28,6 +28,7 @@ import numpy as np
 import creditjax
 from creditjax import samplers
 from creditjax.models.base import Sampling
+from creditjax.process.prm import StepRewardModel
 from creditjax.samplers import replay
 from creditjax.signals import producers
 from creditjax.tasks.base import Prompts
@@ -39,6 +40,7 @@ from creditjax.training import metrics as metrics_lib
 from creditjax.training import optimizer as optimizer_lib
 from creditjax.training import state as state_lib
 from creditjax.training import step as step_lib
+from creditjax.training.reward import RewardLearner, StepRewardLearner
 from creditjax.trajectory import Trajectory, signal_spec
 
 Array = jax.Array
@@ -159,16 +161,21 @@ class Programs:
     def __init__(self, config: ConfigDict, parts: config_lib.Parts, mesh: jax.sharding.Mesh):
         self.config, self.mesh, self.sampling = config, mesh, parts.sampling
         self.task, self.policy, self.recipe = parts.task, parts.policy, parts.recipe
-        self.names = config_lib.needed_signals(parts.recipe)
+        self.names = config_lib.signals_read(config, parts.recipe)
         # Both phases have the same kind of optimiser, so that one state fits both.
         updates = config.steps * config.batch.epochs * config.batch.minibatches
         warm = {**config.optimizer, "learning_rate": config.warm_start.learning_rate, "warmup": 0, "schedule": "cosine"}
         optimizer = optimizer_lib.make_optimizer(config.optimizer, updates)
         warm_optimizer = optimizer_lib.make_optimizer(warm, config.warm_start.steps)
         reward = None
-        if "logprob_prm" in self.names:
+        if kind := config_lib.reward_kind(config, parts.recipe):
             constant = {**config.optimizer, "learning_rate": config.reward_model.learning_rate, "schedule": "constant"}
-            reward = step_lib.RewardLearner(optimizer_lib.make_optimizer(constant, updates), config.reward_model.beta)
+            rewarded = optimizer_lib.make_optimizer(constant, updates)
+            if kind == "implicit":
+                reward = RewardLearner(rewarded, config.reward_model.beta)
+            else:
+                model = StepRewardModel(parts.policy.config)
+                reward = StepRewardLearner(rewarded, model, config.reward_model.labels)
         self.replay = None
         if self.recipe.sampler.replayed:
             first = config.warm_start.steps * config.warm_start.prompts
@@ -179,7 +186,7 @@ class Programs:
         )
         warm_plan = step_lib.Plan(micro_batches=config.batch.micro_batches)
         warm_learner = step_lib.Learner(parts.policy, warm_optimizer, Sampling(), warm_plan, mesh)
-        self._kept: tuple = (producers.reads_reference(self.names), reward.optimizer if reward else None)
+        self._kept: tuple = (producers.reads_reference(self.names), reward.fresh if reward else None)
         self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
         grouped = {"commit": self.recipe.sampler.commit} if self.recipe.sampler.commit else {}
         self.rollout = self._rollout(parts.sampling, config.batch.group_size, **grouped)
@@ -258,15 +265,19 @@ class Programs:
                     f"recipe {self.recipe.name!r}: rollouts of task {self.config.task.name!r} have no segments, wanted "
                     "steps to edit"
                 )
+        models = self.learner.models(self.abstract)
         for name in self.names:
-            if name in producers.PRODUCERS and name not in made:
+            if name in made:
+                continue
+            if models.make(name):
                 if fault := producers.fault(name, batch.signals, self.task, self.policy):
                     raise config_lib.ConfigError(f"recipe {self.recipe.name!r}: {fault}")
-            elif name not in made:
+            else:
                 spec, task = signal_spec(name), self.config.task.name
+                learned = "; config.reward_model.kind='steps' learns it" if name in producers.SCORED else ""
                 raise config_lib.ConfigError(
                     f"recipe {self.recipe.name!r} needs the signal {name!r} [{', '.join(spec.axes)}], made by "
-                    f"{spec.producer}, which task {task!r} does not offer"
+                    f"{spec.producer}, which task {task!r} does not offer{learned}"
                 )
 
     def warm_step(self, state: state_lib.TrainState, cursor: int):

@@ -77,7 +77,7 @@ def create(
     optimizer: optax.GradientTransformation,
     seed: int,
     with_reference: bool = False,
-    reward_optimizer: optax.GradientTransformation | None = None,
+    make_reward_model: Callable[[Params], dict[str, Any]] | None = None,
     make_buffer: Callable[[], ReplayBuffer] | None = None,
 ) -> TrainState:
     """A fresh state; pure, so that it can be traced for its shapes or compiled with its shardings.
@@ -87,7 +87,8 @@ def create(
       optimizer: of the policy.
       seed: of everything random.
       with_reference: whether a frozen reference is kept.
-      reward_optimizer: of an implicit process-reward model, which is then kept too.
+      make_reward_model: makes a process-reward model before its first update, and its optimiser's state, from the
+        policy's parameters; it is then kept too.
       make_buffer: makes an empty replay buffer, which is then kept too.
     """
     key = jax.random.key_data(jax.random.key(seed))
@@ -101,14 +102,9 @@ def create(
         best=jnp.float32(-jnp.inf),
         baseline=jnp.zeros(2, jnp.float32),
         reference=jax.tree.map(jnp.copy, params) if with_reference else None,
-        extra={} if reward_optimizer is None else {REWARD_MODEL: fresh_reward_model(params, reward_optimizer)},
+        extra={} if make_reward_model is None else {REWARD_MODEL: make_reward_model(params)},
         replay=None if make_buffer is None else make_buffer(),
     )
-
-
-def fresh_reward_model(params: Params, optimizer: optax.GradientTransformation) -> dict[str, Any]:
-    """An implicit process-reward model before its first update: the policy as it is, and an optimiser's state."""
-    return {"params": jax.tree.map(jnp.copy, params), "opt_state": optimizer.init(params)}
 
 
 def state_shardings(mesh: Mesh, state: TrainState) -> TrainState:

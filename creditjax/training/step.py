@@ -24,11 +24,11 @@ from creditjax.models.base import Params, Policy, PolicyOutput, Sampling
 from creditjax.objectives import Objective, counts, phases, supervised, total
 from creditjax.samplers import replay
 from creditjax.signals.edits import with_edited_steps
-from creditjax.signals.implicit import OutcomeLoss, implicit_prm_loss
 from creditjax.signals.policy import token_kl
-from creditjax.signals.producers import PRODUCERS, Models, produce
+from creditjax.signals.producers import Models, produce
 from creditjax.training import mesh as mesh_lib
-from creditjax.training.state import REWARD_MODEL, Stream, TrainState, fresh_reward_model, state_shardings, stream_key
+from creditjax.training.reward import RewardLearner, StepRewardLearner
+from creditjax.training.state import REWARD_MODEL, Stream, TrainState, state_shardings, stream_key
 from creditjax.trajectory import Trajectory, lengths, vote_mask
 
 Array = jax.Array
@@ -122,14 +122,6 @@ def drop_groups(batch: Trajectory, faulty: Array) -> Trajectory:
     )
 
 
-class RewardLearner(NamedTuple):
-    """How an implicit process-reward model (`creditjax.signals.implicit`) is trained on the run's own rollouts."""
-
-    optimizer: optax.GradientTransformation
-    beta: float = 0.05
-    loss: OutcomeLoss = "ce"
-
-
 class Replay(NamedTuple):
     """How older rollouts come back. All static.
 
@@ -179,7 +171,7 @@ class Learner(NamedTuple):
     sampling: Sampling
     plan: Plan
     mesh: Mesh
-    reward: "RewardLearner | None" = None
+    reward: RewardLearner | StepRewardLearner | None = None
     task: Any = None
     replay: Replay | None = None
     edited: bool = False
@@ -187,7 +179,8 @@ class Learner(NamedTuple):
     def models(self, state: TrainState) -> Models:
         """Whom the producers of signals may ask."""
         reward_model = state.extra[REWARD_MODEL]["params"] if self.reward is not None else None
-        return Models(self.policy, state.params, state.reference, reward_model, self.sampling, self.task)
+        steps = self.reward.model if isinstance(self.reward, StepRewardLearner) else None
+        return Models(self.policy, state.params, state.reference, reward_model, self.sampling, self.task, steps)
 
     def learn(
         self, state: TrainState, batch: Trajectory, credit: Credit, loss: Objective, inspect: Callable | None = None
@@ -267,7 +260,7 @@ class Learner(NamedTuple):
         return (new_params, new_opt_state), metrics
 
     def learn_reward(self, state: TrainState, batch: Trajectory) -> tuple[TrainState, Metrics]:
-        """One update of the implicit process-reward model towards the batch's outcomes.
+        """One update of the process-reward model on the batch.
 
         It comes after the credit: a batch is judged by the model that has not seen it.
         """
@@ -276,13 +269,10 @@ class Learner(NamedTuple):
             self.plan.minibatches * self.plan.micro_batches,
             len(batch.tokens),
         )
-        reference = batch.signals["logprob_ref"]
-        _, count = implicit_prm_loss(reference, reference, batch, kind=self.reward.loss)
+        count = self.reward.count(batch)
 
         def loss(params, piece: Trajectory):
-            logprob, reference = self.policy.evaluate(params, piece).logprob, piece.signals["logprob_ref"]
-            total, _ = implicit_prm_loss(logprob, reference, piece, self.reward.beta, self.reward.loss)
-            return numerics.safe_divide(total, count)
+            return numerics.safe_divide(self.reward.loss(self.policy, params, piece), count)
 
         def accumulate(gradient, piece):
             value, more = jax.value_and_grad(loss)(model["params"], piece)
@@ -447,7 +437,7 @@ def make_begin(learner: Learner, state: TrainState) -> Callable[[TrainState], Tr
         reference = None if state.reference is None else jax.tree.map(jnp.copy, state.params)
         extra = state.extra
         if learner.reward is not None:
-            extra = {**extra, REWARD_MODEL: fresh_reward_model(state.params, learner.reward.optimizer)}
+            extra = {**extra, REWARD_MODEL: learner.reward.fresh(state.params)}
         return state.replace(opt_state=learner.optimizer.init(state.params), reference=reference, extra=extra)
 
     places = state_shardings(learner.mesh, state)
@@ -502,12 +492,12 @@ def add_signals(learner: Learner, state: TrainState, batch: Trajectory, names: S
         batch = batch.with_signals(prompt_mean=jnp.zeros(batch.batch_shape[:1]))
     if "progress" in names:
         batch = batch.with_signals(progress=jnp.minimum(state.step / jnp.float32(max(learner.plan.steps, 1)), 1.0))
-    probed = [name for name in names if name in PRODUCERS]
+    models = learner.models(state)
+    probed = [name for name in names if models.make(name)]
     if not probed:
         return batch
     parts = learner.plan.minibatches * learner.plan.micro_batches
     pieces = learner.pin(split(batch, batch.batch_shape[0], parts))
-    models = learner.models(state)
 
     def probe(carry, piece: Trajectory):
         piece = produce(models, piece, probed)

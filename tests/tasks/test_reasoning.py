@@ -88,6 +88,19 @@ def test_gold_layout():
     np.testing.assert_array_equal(gold.signals["token_mask"][:, 0, :L], prompts.mask)
 
 
+def test_a_response_in_steps():
+    task = make(step_length=3)
+    gold, prompts = task.gold("train", 3, 2), task.prompts("train", 3, 2)
+    step = np.maximum(np.arange(L + A) - L, 0) // 3
+    np.testing.assert_array_equal(gold.segment, np.where(gold.action_mask, step, -1))
+    assert gold.num_segments == -(-A // 3)
+    alike = task.annotate(gold.replace(segment=jnp.where(gold.action_mask, 0, -1), num_segments=1), prompts, None)
+    np.testing.assert_array_equal(alike.segment, gold.segment)
+    assert alike.num_segments == gold.num_segments
+    with pytest.raises(ValueError, match="step_length: 0, wanted at least 1"):
+        make(step_length=0)
+
+
 def test_verifier_on_garbage():
     task = make()
     prompts = task.prompts("train", 0, 1)

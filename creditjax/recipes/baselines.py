@@ -162,7 +162,7 @@ def dapo(
     drop = [drop_constant_groups(by="accuracy")] if dynamic else []
     estimator = chain(outcome(), *punish, group_normalize(eps=eps), *drop)
     loss = clipped_surrogate(eps_low=eps_low, eps_high=eps_high, dual_clip=dual_clip, aggregation="token_mean")
-    return Parts(estimator, loss, Sampler(group_size=16, dynamic=dynamic, max_batches=max_batches if dynamic else 1))
+    return Parts(estimator, loss, Sampler(group_size=16, dynamic=dynamic, max_batches=max_batches))
 
 
 @register("gspo", tier="baseline", claims=NORMALIZED)

@@ -56,9 +56,10 @@ def prime(
     outcome_gamma: float = 1.0,
     whiten: bool = True,
     eps_clip: float = 0.2,
+    kept: tuple[float, float] = (0.2, 0.8),
 ) -> Parts:
     """The log-ratio of an online implicit reward model is a token reward, next to the outcome (Cui et al. 2025,
-    arXiv:2502.01456).
+    arXiv:2502.01456). Prompts of a mean outcome outside `kept` are replaced, up to four batches a step (released code).
 
     `norm` "batch" scales it so that no suffix sum of the batch leaves [-1, 1] (released code), "none" by `beta`
     (paper). Each channel has a leave-one-out baseline of its own. The loop trains the model on the same outcomes.
@@ -72,4 +73,5 @@ def prime(
     verified = chain(outcome(), leave_one_out(), at_last_action(), future_sum(outcome_gamma))
     joined = blend((verified, 1.0), (implicit, 1.0))
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
-    return Parts(chain(joined, batch_whiten() if whiten else identity()), loss, Sampler(group_size=4))
+    sampler = Sampler(group_size=4, dynamic=True, accuracy=kept, max_batches=4)
+    return Parts(chain(joined, batch_whiten() if whiten else identity()), loss, sampler)

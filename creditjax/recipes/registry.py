@@ -53,8 +53,10 @@ class Sampler(NamedTuple):
     Attributes:
       group_size: G the paper uses; a hint, the config decides.
       greedy_baseline: one greedy rollout a prompt, whose outcome becomes the signal `greedy_outcome`.
-      dynamic: resample prompts whose group teaches nothing (all outcomes equal).
-      max_batches: generation batches a step before it goes on with what there is.
+      dynamic: resample prompts whose group teaches nothing: its outcomes are all equal, or their mean is not within
+        `accuracy`. Where the task gives the signal `accuracy`, it is that and not the outcome.
+      accuracy: the lowest and the highest mean of a group that is kept.
+      max_batches: generation batches of a step with `dynamic` before it goes on with what there is.
       commit: a group is several actions drawn in one state, and the episode goes on with one of the best ("max") or
         with any ("sample"), see `samplers.state_groups`; "" for whole rollouts.
       replayed: older rollouts of the prompt that join each group, see `samplers.replay`.
@@ -65,7 +67,8 @@ class Sampler(NamedTuple):
     group_size: int = 8
     greedy_baseline: bool = False
     dynamic: bool = False
-    max_batches: int = 1
+    accuracy: tuple[float, float] = (0.0, 1.0)
+    max_batches: int = 10
     commit: str = ""
     replayed: int = 0
     edited: bool = False

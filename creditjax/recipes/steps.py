@@ -212,7 +212,8 @@ def tp_grpo_thought(
 
     A thought is a run of steps with equal `thought_label` (right, or in a wrong solution matched: 1). The paper adds up
     the rewards of this and later thoughts; labels of neighbouring thoughts differ, so that sum is the closed form here,
-    and no merging is needed. `force_last` counts the last step as right or matched. The weight of the divergence, `beta`, is our choice.
+    and no merging is needed. `force_last` counts the last step as right or matched. The weight of the
+    divergence, `beta`, is our choice.
     """
     grpo = grpo_credit(ddof, eps)
     blamed = where(

@@ -202,7 +202,9 @@ class Programs:
         self.begin = step_lib.make_begin(self.learner, self.abstract)
         everywhere, rows = mesh_lib.replicated(mesh), mesh_lib.batch_sharding(mesh)
         self.faulty = jax.jit(step_lib.faulty_groups, out_shardings=everywhere)
-        self.constant = jax.jit(step_lib.constant_groups, out_shardings=everywhere)
+        sampler = self.recipe.sampler
+        kept = (sampler.accuracy,) if sampler.dynamic else ()
+        self.idle = jax.jit(lambda batch: step_lib.idle_groups(batch, *kept), out_shardings=everywhere)
         self.replace = jax.jit(step_lib.replace_groups, out_shardings=rows)
         self.estimator = mesh_lib.replicate(mesh, self.recipe.estimator)
         self.objective = mesh_lib.replicate(mesh, self.recipe.objective)
@@ -323,9 +325,9 @@ class Programs:
             return self._roll(state, prompts, jax.random.fold_in(key, 0)), 1
         batch = self.roll(state, start, "train", jax.random.fold_in(key, 0))
         used = 1
-        while sampler.dynamic and used < sampler.max_batches and np.asarray(constant := self.constant(batch)).any():
+        while sampler.dynamic and used < sampler.max_batches and np.asarray(idle := self.idle(batch)).any():
             fresh = self.roll(state, start + used * rows, "train", jax.random.fold_in(key, used))
-            batch, used = self.replace(batch, fresh, constant), used + 1
+            batch, used = self.replace(batch, fresh, idle), used + 1
         return batch, used
 
     def evaluate(self, state: state_lib.TrainState, step: int) -> dict[str, float]:
@@ -345,11 +347,11 @@ class Programs:
 
         credit = jax.jit(assign)(state, batch, self.estimator)
         token_mask = batch.signals.get("token_mask", batch.action_mask)
-        batch, credit, token_mask, constant = mesh_lib.to_host((batch, credit, token_mask, self.constant(batch)))
+        batch, credit, token_mask, idle = mesh_lib.to_host((batch, credit, token_mask, self.idle(batch)))
         count = min(batch.batch_shape[0], self.task.eval_size)
         limit, prompt_length = self.config.log.rollouts, getattr(self.task, "prompt_length", 0)
         shown = []
-        for p in sorted(range(count), key=lambda p: (constant[p], p))[: (limit + 1) // 2]:
+        for p in sorted(range(count), key=lambda p: (idle[p], p))[: (limit + 1) // 2]:
             order = np.argsort(np.nan_to_num(batch.outcome[p], nan=-np.inf), kind="stable")
             for g in dict.fromkeys((int(order[-1]), int(order[0]))):
                 real = np.flatnonzero(token_mask[p, g])

@@ -9,6 +9,7 @@ change it either.
 
 from collections.abc import Callable, Sequence
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -96,10 +97,18 @@ def faulty_groups(batch: Trajectory) -> Array:
     return jnp.any(fault, axis=-1)
 
 
-def constant_groups(batch: Trajectory) -> Array:
-    """Groups that teach nothing by comparison, bool ``[P]``: all accuracies (or, without them, outcomes) are equal."""
-    score = batch.signals.get("accuracy", batch.outcome)
-    return numerics.is_constant(score, vote_mask(batch), axis=-1)
+def idle_groups(batch: Trajectory, kept: tuple[float, float] = (-math.inf, math.inf)) -> Array:
+    """Groups that teach nothing, bool ``[P]``: accuracies, or else outcomes, are equal, or their mean is not `kept`.
+
+    Args:
+      batch: rollouts ``[P, G, T]``.
+      kept: the lowest and the highest mean of a group that teaches.
+    """
+    score, votes = batch.signals.get("accuracy", batch.outcome), vote_mask(batch)
+    mean = numerics.masked_mean(score, votes, axis=-1)
+    low, high = kept
+    # Four of five right is 0.8 and inside.
+    return numerics.is_constant(score, votes, axis=-1) | (mean < low - 1e-6) | (mean > high + 1e-6)
 
 
 def replace_groups(batch: Trajectory, fresh: Trajectory, replaced: Array) -> Trajectory:

@@ -223,9 +223,19 @@ def test_constant_groups_are_replaced_in_their_places():
     batch = Trajectory(
         tokens=np.zeros((3, 2, 1), np.int32), action_mask=np.ones((3, 2, 1), bool), outcome=[[0.0, 1], [1, 1], [0, 0]]
     )
-    constant = step_lib.constant_groups(batch)
-    np.testing.assert_array_equal(constant, [False, True, True])
+    idle = step_lib.idle_groups(batch)
+    np.testing.assert_array_equal(idle, [False, True, True])
     fresh = batch.replace(tokens=batch.tokens + 5, outcome=np.full((3, 2), 9.0))
-    mixed = step_lib.replace_groups(batch, fresh, constant)
+    mixed = step_lib.replace_groups(batch, fresh, idle)
     np.testing.assert_array_equal(mixed.outcome, [[0, 1], [9, 9], [9, 9]])
     np.testing.assert_array_equal(mixed.tokens[:, 0, 0], [0, 5, 5])
+
+
+def test_groups_of_a_mean_that_is_not_kept_are_idle():
+    right = np.arange(5) < np.arange(6)[:, None]  # none of five to all five
+    batch = Trajectory(np.zeros((6, 5, 1), np.int32), np.ones((6, 5, 1), bool), right.astype(np.float32))
+    np.testing.assert_array_equal(step_lib.idle_groups(batch, (0.2, 0.8)), [True, False, False, False, False, True])
+    np.testing.assert_array_equal(step_lib.idle_groups(batch, (0.3, 0.7)), [True, True, False, False, True, True])
+    # Who does not vote is in no mean.
+    silent = batch.replace(votes=np.broadcast_to(np.arange(5) < 2, (6, 5)))
+    np.testing.assert_array_equal(step_lib.idle_groups(silent, (0.3, 0.7)), [True, False, True, True, True, True])

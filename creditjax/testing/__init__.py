@@ -26,12 +26,14 @@ group's std. Without the division it says that each rollout's own outcome is in 
     testing.assert_unbiased(mended)
 
 A function that reads signals names them, ``mine.needs = ("value",)``, and is given random ones, or a game's exact ones.
+`foreign` makes an estimator of another library's function of flat rows, NumPy, torch or JAX.
 
 `check_all` asks everything at once. `creditjax.testing.strategies` has batches for Hypothesis.
 """
 
 from creditjax.testing.batches import random_batch, take
 from creditjax.testing.check import Estimator, Options
+from creditjax.testing.foreign import Rows, foreign
 from creditjax.testing.games import Case, case, default_cases
 from creditjax.testing.invariance import (
     assert_expansion_invariant,
@@ -75,6 +77,7 @@ __all__ = [
     "Case",
     "Estimator",
     "Options",
+    "Rows",
     "Stated",
     "assert_bounded",
     "assert_causal",
@@ -107,6 +110,7 @@ __all__ = [
     "case",
     "check_all",
     "default_cases",
+    "foreign",
     "random_batch",
     "stated",
     "take",

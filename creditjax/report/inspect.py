@@ -176,33 +176,30 @@ class Summary:
 
 
 def inspect(
-    path: str | os.PathLike,
+    rollouts: str | os.PathLike | files.Reader,
     recipes: Sequence[str] = (),
     *,
     out: str | os.PathLike | None = None,
     json: str | os.PathLike | None = None,
+    title: str = "",
     limit: int = LIMIT,
     pages: bool = False,
-    format: str | None = None,
-    on_error: str = "raise",
-    group_field: str | None = None,
-    outcome_field: str | None = None,
     window: int = 4096,
     progress: Callable[[int], None] | None = None,
 ) -> Summary:
-    """Computes the credit of every rollout of a file with every recipe, and writes what was asked for.
+    """Computes the credit of every rollout with every recipe, and writes what was asked for.
 
     Args:
-      path: a file or directory of rollouts.
+      rollouts: a file or directory, or what `creditjax.interop.files.read` makes of one.
       recipes: names of recipes; without any, a few that the first groups have the needs of.
       out: the page.
       json: file for one JSON object a rollout: `schema`, `id`, `group`, `outcome`, `standing`, `dead`, `pieces`,
         `action_mask`, `segment`, `roles`, and by recipe `credit` (null where none was assigned), `segments` (its mean
         over the assigned positions of each) and `against` (how many positions have the other sign than `standing`).
         Groups are together; they come as batches of like sizes are full, not always in the order of the file.
+      title: of the page; by default the name of the file.
       limit: rollouts on a page, at most.
       pages: write every rollout, on as many pages as it takes: beside ``report.html`` then ``report-2.html`` and so on.
-      format, on_error, group_field, outcome_field: see `creditjax.interop.files.read`.
       window: see `creditjax.interop.batches.groups`.
       progress: called now and then with the number of rollouts that are done.
 
@@ -215,8 +212,12 @@ def inspect(
     if limit < 1:
         raise ValueError(f"limit: {limit}, wanted at least 1")
     chosen = [recipe(name) for name in dict.fromkeys(recipes)]
-    reader = files.read(path, format=format, on_error=on_error, group_field=group_field, outcome_field=outcome_field)
-    summary = Summary(pathlib.Path(path).name)
+    if isinstance(rollouts, files.Reader):
+        reader = rollouts
+    else:
+        title = title or pathlib.Path(rollouts).name
+        reader = files.read(rollouts)
+    summary = Summary(title or "Rollouts")
     stream = batches(groups(reader, window))
     shelf = _Shelf(limit, pages, pathlib.Path(out) if out is not None else None, summary)
     with reader, _Lines(json) as lines:
@@ -238,7 +239,7 @@ def inspect(
                 progress(summary.rollouts)
         if not summary.groups:
             why = f", {reader.skipped} could not be read: {reader.reasons[0]}" if reader.skipped else ""
-            raise ValueError(f"{path}: no rollouts{why}")
+            raise ValueError(f"{summary.source}: no rollouts{why}")
         summary.usable = [name for name in list_recipes() if set(_needs(recipe(name))) <= summary.carried]
         summary.recipes = [made for made in chosen if made.name not in summary.missing]
         summary.format = reader.format.title if reader.format is not None else ""

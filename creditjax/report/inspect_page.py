@@ -113,10 +113,10 @@ def _share(part: float, whole: float) -> str:
 def _recipes(summary: Summary) -> str:
     cards = "".join(_card(summary, made) for made in summary.recipes)
     return (
-        '<section class="creditjax"><h2>Credit by recipe</h2><p class="sub">Over every position that the policy chose, '
-        "in all rollouts. <b>Against the outcome</b>: positions with credit of the other sign than their rollout's "
-        "outcome relative to the group. That is a reason to look, not a fault: a good step in a bad rollout earns it, a broken "
-        f'reward too.</p><div class="cards">{cards}</div></section>'
+        '<section class="creditjax"><h2>Credit by recipe</h2><p class="sub">Over every position that the policy '
+        "chose, in all rollouts. <b>Against the outcome</b>: positions with credit of the other sign than their "
+        "rollout's outcome relative to the group. That is a reason to look, not a fault: a good step in a bad rollout earns it, a broken "
+        f'a broken reward too.</p><div class="cards">{cards}</div></section>'
     )
 
 

@@ -377,7 +377,7 @@ def _batch(shape: _Shape, some: list[_Group], positions: int) -> Batch:
                 signals["process_reward"][p, g, : len(kept)] = _gathered(rollout, kept)
             for name, _ in sizes:
                 place = (p, g) if "G" in SIGNALS[name].axes else (p,)
-                _lay(signals[name][place], rollout.signals[name].values, _own_axes(SIGNALS[name]), kept)
+                _lay(signals[name][(*place, ...)], rollout.signals[name].values, _own_axes(SIGNALS[name]), kept)
     trajectory = Trajectory(**fields, signals=signals, num_segments=k_size)
     return Batch(trajectory, [group.members for group in some], [group.ordinal for group in some], segments, left_out)
 

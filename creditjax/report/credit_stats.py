@@ -46,10 +46,10 @@ def dead_reason(outcomes: Sequence[float], counts: np.ndarray) -> str:
 
 def standing(outcomes: Sequence[float], counts: np.ndarray) -> np.ndarray:
     """Outcome of each rollout minus the mean of its group, f64 ``[G]``; NaN without a vote, and in dead groups."""
-    outcomes = np.asarray(outcomes, np.float64)
-    if dead_reason(outcomes.tolist(), counts):
-        return np.full(len(outcomes), np.nan)
-    return np.where(counts, outcomes - outcomes[counts].mean(), np.nan)
+    values = np.asarray(outcomes, np.float64)
+    if dead_reason(outcomes, counts):
+        return np.full(len(values), np.nan)
+    return np.where(counts, values - values[counts].mean(), np.nan)
 
 
 def against_outcome(credit: np.ndarray, standing: float) -> np.ndarray:

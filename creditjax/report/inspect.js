@@ -218,16 +218,18 @@ const drawPrompt = (rollout) => {
   return box;
 };
 
-const means = (rollout, recipe) =>
-  rollout.roles.map((_, k) => {
-    let total = 0;
-    let count = 0;
-    rollout.segment.forEach((segment, t) => {
-      const value = segment === k ? creditAt(rollout, recipe, t) : null;
-      if (value !== null) (total += value), (count += 1);
-    });
-    return count ? total / count : null;
+const means = (rollout, recipe) => {
+  const total = rollout.roles.map(() => 0);
+  const count = rollout.roles.map(() => 0);
+  rollout.segment.forEach((k, t) => {
+    const value = k < 0 ? null : creditAt(rollout, recipe, t);
+    if (value !== null) {
+      total[k] += value;
+      count[k] += 1;
+    }
   });
+  return total.map((sum, k) => (count[k] ? sum / count[k] : null));
+};
 
 const drawTurns = (rollout) => {
   const wide = make("div", "wide");
@@ -235,19 +237,23 @@ const drawTurns = (rollout) => {
   table.append(make("caption", "", `Mean credit of each ${rollout.unit}`));
   const head = make("tr");
   head.append(make("th", "", ""));
-  rollout.roles.forEach((role, k) => head.append(make("th", "", rollout.unit === "turn" ? `${k + 1} ${role}` : `${k + 1}`)));
+  // What was not the policy's turn has no column.
+  const all = data.recipes.map((_, index) => means(rollout, index));
+  const own = rollout.roles.map((_, k) => k).filter((k) => all.some((each) => each[k] !== null));
+  for (const k of own) head.append(make("th", "", `${k + 1}`));
   table.append(head);
   data.recipes.forEach((recipe, index) => {
     if (rollout.credit[index] === null) return;
     const row = make("tr");
     row.append(make("th", "", recipe.name));
-    means(rollout, index).forEach((mean, k) => {
+    for (const k of own) {
+      const mean = all[index][k];
       const cell = make("td", "", mean === null ? "\u2013" : number(mean));
       if (mean !== null) paint(cell, mean, recipe.scale);
       cell.title = `${recipe.name}, ${rollout.unit} ${k + 1}: ${number(mean)}`;
       cell.addEventListener("click", () => read(rollout.segment.indexOf(k), true));
       row.append(cell);
-    });
+    }
     table.append(row);
   });
   wide.append(table);

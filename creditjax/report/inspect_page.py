@@ -115,8 +115,8 @@ def _recipes(summary: Summary) -> str:
     return (
         '<section class="creditjax"><h2>Credit by recipe</h2><p class="sub">Over every position that the policy '
         "chose, in all rollouts. <b>Against the outcome</b>: positions with credit of the other sign than their "
-        "rollout's outcome relative to the group. That is a reason to look, not a fault: a good step in a bad rollout earns it, a broken "
-        f'a broken reward too.</p><div class="cards">{cards}</div></section>'
+        "rollout's outcome relative to the group. That is a reason to look, not a fault: a good step in a bad rollout "
+        f'earns it, a broken reward too.</p><div class="cards">{cards}</div></section>'
     )
 
 
@@ -267,8 +267,9 @@ def _groups(summary: Summary) -> str:
         for look, count, said, why in kinds
     )
     return (
-        '<section><h2>Live and dead groups</h2><p class="sub">A dead group gives every method that compares its '
-        f'rollouts nothing to learn from: its credit is exactly 0.</p><div class="stack">{bar}</div>'
+        '<section><h2>Live and dead groups</h2><p class="sub">In a dead group methods that compare the outcomes of its '
+        "rollouts find nothing to learn: their credit is exactly 0. Rewards of single steps may still tell them apart."
+        f'</p><div class="stack">{bar}</div>'
         f'<div class="tables one"><table class="why"><tbody>{rows}</tbody></table></div></section>'
     )
 

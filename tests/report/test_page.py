@@ -32,7 +32,7 @@ class Dom(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "input"):
             self.path.append(tag)
 
     def handle_startendtag(self, tag, attrs):

@@ -107,9 +107,10 @@ const recall = () => {
     if (input.value === "" && input.tagName === "SELECT") input.value = DEFAULTS[name];
   }
   const wanted = data.rollouts.find((r) => r.id === said.get("id"));
-  if (wanted) current = wanted;
+  // At first something that differs from its group: a dead one shows nothing but zeros.
+  current = wanted ?? (location.hash.length < 2 ? data.rollouts.find((r) => !r.dead) : current) ?? null;
   filter();
-  if (wanted && shown.includes(wanted)) select(wanted, false);
+  if (shown.includes(current)) select(current, true);
 };
 
 // --- The list ---------------------------------------------------------------------------------------------------------

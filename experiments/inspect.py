@@ -40,6 +40,8 @@ def main(argv: list[str]) -> None:
     if "JAX_PLATFORMS" not in os.environ:
         # Groups of a file are small, and an accelerator may belong to a training run.
         jax.config.update("jax_platforms", "cpu")
+    # A few small programs run a few times each: compiling them is what takes time.
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     path = pathlib.Path(argv[1])
     progress = _Progress()
     with rollout_flags.reader(argv[1]) as reader:

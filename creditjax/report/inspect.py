@@ -10,6 +10,7 @@ it: statistics run over every rollout, the page holds a sample of whole groups, 
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 import contextlib
 import dataclasses
 import heapq
@@ -268,7 +269,7 @@ def _default(batch: Trajectory) -> list[Recipe]:
 def _credited(batch: Batch, chosen: Sequence[Recipe], summary: Summary) -> Iterator[Group]:
     """The groups of a batch with their credit."""
     there = _carried(batch.trajectory)
-    credit: dict[str, Iterator[np.ndarray]] = {}
+    able: list[Recipe] = []
     for made in chosen:
         if lacking := tuple(name for name in _needs(made) if name not in there):
             summary.partly[made.name] += len(batch.groups)
@@ -276,7 +277,11 @@ def _credited(batch: Batch, chosen: Sequence[Recipe], summary: Summary) -> Itera
                 summary.missing[made.name] = lacking
             continue
         summary.missing.pop(made.name, None)
-        credit[made.name] = _laid_back(batch, made.estimator)
+        able.append(made)
+    # What takes time is the compiler, which lets others run.
+    with futures.ThreadPoolExecutor(max(1, len(able))) as pool:
+        laid = list(pool.map(lambda made: _laid_back(batch, made.estimator), able))
+    credit = {made.name: each for made, each in zip(able, laid, strict=True)}
     for members, ordinal in zip(batch.groups, batch.ordinals, strict=True):
         outcomes = [rollout.outcome for rollout in members]
         counts = votes(outcomes, [bool(rollout.action_mask.any()) for rollout in members])

@@ -227,3 +227,18 @@ def test_command(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "11 rollouts" in done.stdout and "gae did not run, the file lacks: value" in done.stdout
     assert (tmp_path / "p.html").exists()
+
+
+def test_rollouts_without_positions_and_messages_of_others(tmp_path):
+    said = [("", 0), ("Paris.", 1), ("", 1)]
+    records = [
+        {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}], "score": score}
+        for text, score in said
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, records)))
+    summary = inspect(tmp_path / "log.jsonl", out=tmp_path / "report.html", json=tmp_path / "lines.jsonl")
+    assert summary.rollouts == 3 and summary.groups == 1
+    rollouts = payload((tmp_path / "report.html").read_text())["rollouts"]
+    assert [r["pieces"] for r in rollouts] == [[], ["Paris", "."], []]
+    # Who wrote nothing was never an action of the policy, so one scored rollout is left.
+    assert {r["dead"] for r in rollouts} == {credit_stats.DEAD["one scored"]}

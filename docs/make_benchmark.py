@@ -42,7 +42,7 @@ def _made(rows: Sequence[Row]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in last["versions"].items())
     return (
         f"{len(settings)} settings (tasks × actions × group sizes), {seconds / 60:.0f} minutes on {last['machine']} in "
-        f"{len(runs)} run{'s' * (len(runs) > 1)}: `{last['command']}`; {versions}."
+        f"{len(runs)} run{'s' * (len(runs) > 1)} of `python -m experiments.benchmark credit`; {versions}."
     )
 
 

@@ -330,12 +330,16 @@ def draw(rows: Iterable[Mapping[str, Any]]) -> None:
         seeds = [[r["scores"][name]["within"] for r in found if r["update"] == update] for update in at]
         band(axes[0], at, np.array(seeds).T, colour, name)
     axes[0].set(xlabel="update", ylabel="rank correlation with exact credit", title="PRIME's process reward")
-    best = ("grpo", "pure", "pav", "vppo_prefix", "prime")
-    for colour, recipe in zip(COLOURS, best, strict=True):
-        found = [r for r in rows if r["part"] == "train" and (r["task"], r["recipe"]) == ("stepwise", recipe)]
-        if found:
-            band(axes[1], found[0]["update"], np.array([r["success"] for r in found]), colour, recipe)
-    axes[1].set(xlabel="update", ylabel="held-out success", title="stepwise, five seeds")
+    # Seeds lie far apart, and a seed's warm start is the same for all recipes: each is held against GRPO's.
+    of = {(r["recipe"], r["seed"]): r for r in rows if r["part"] == "train" and r["task"] == "stepwise"}
+    for colour, recipe in zip(COLOURS, ("pure", "pav", "vppo_prefix", "prime", "tp_grpo_thought"), strict=True):
+        pairs = [
+            (of[recipe, seed], of["grpo", seed]) for seed in SEEDS if (recipe, seed) in of and ("grpo", seed) in of
+        ]
+        if pairs:
+            gains = np.array([np.subtract(own["success"], grpo["success"]) for own, grpo in pairs])
+            band(axes[1], pairs[0][0]["update"], gains, colour, recipe)
+    axes[1].set(xlabel="update", ylabel="success less GRPO's, seed by seed", title="running totals, five seeds")
     for panel in axes:
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)

@@ -1,15 +1,27 @@
-"""Writes the method table of README.md from the registry: `make tables`, or `python -m docs.make_tables`.
+"""Writes what is made from the registry: `make tables`, or `python -m docs.make_tables`.
 
-The table stands between two marker lines, and a test asserts that it is current.
+The method table of README.md, and how long recipes are in docs/architecture.md. Both stand between two marker lines,
+and a test asserts that they are current.
 """
 
+import ast
+import collections
+from collections.abc import Callable
+import inspect
 import pathlib
 import re
+import statistics
+import textwrap
 
 import creditjax
+from creditjax import algebra, objectives
+from creditjax.recipes.baselines import grpo_credit
+from creditjax.recipes.registry import _REGISTRY
 from docs.markers import splice
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
+ARCHITECTURE = README.parent / "docs" / "architecture.md"
+SHOWN = 24
 HEADER = ("`recipe`", "method", "paper", "credit to", "how", "reads", "cost", "tier")
 
 
@@ -26,6 +38,39 @@ def method_table() -> str:
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)
 
 
+def recipe_lengths() -> str:
+    """How many lines recipes have, and which primitives most of them are made of."""
+    lines, users = {}, collections.Counter()
+    for name in creditjax.list_recipes():
+        function = _tree(_REGISTRY[name].make)
+        body = function.body[1:] if ast.get_docstring(function) else function.body
+        lines[name] = body[-1].end_lineno - body[0].lineno + 1
+        called = _called(function)
+        if grpo_credit.__name__ in called:
+            called |= _called(_tree(grpo_credit))
+        users.update(called & {*algebra.__all__, *objectives.__all__})
+    longest = ", ".join(f"`{name}` ({lines[name]})" for name in sorted(lines, key=lines.get)[-3:][::-1])
+    most = ", ".join(f"`{name}` {count}" for name, count in users.most_common(SHOWN))
+    low, median, high = (f"{x:g}" for x in statistics.quantiles(lines.values(), n=4, method="inclusive"))
+    alone = sum(count == 1 for count in users.values())
+    text = (
+        f"{len(lines)} recipes have {median} lines in the median, signature and docstring aside (quartiles {low} and "
+        f"{high}); the longest are {longest}. They are made of {len(users)} primitives, of which {alone} have one user. "
+        f"Those that most recipes use, with their numbers: {most}."
+    )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
+def _tree(function: Callable) -> ast.FunctionDef:
+    return ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+
+
+def _called(tree: ast.AST) -> set[str]:
+    """Names of the functions that are called by their bare name."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {function.id for function in calls if isinstance(function, ast.Name)}
+
+
 def _link(paper: str, title: str) -> str:
     """Every arXiv number as a link; the first, which is the method's own, shows the title."""
     shown = title.replace('"', "'")
@@ -40,3 +85,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     splice(README, "methods", method_table())
+    splice(ARCHITECTURE, "lengths", recipe_lengths())

@@ -72,6 +72,11 @@ def test_readme_table_is_current():
 BEGIN, END = "<!-- t:begin -->", "<!-- t:end -->"
 
 
+def test_the_length_of_recipes_is_current():
+    page = make_tables.ARCHITECTURE.read_text(encoding="utf-8")
+    assert spliced(page, "lengths", make_tables.recipe_lengths()) == page, "run `make tables`"
+
+
 @pytest.mark.parametrize("text", ["", BEGIN, END + BEGIN, BEGIN * 2, BEGIN + END + END, BEGIN + BEGIN + END])
 def test_markers_have_to_be_there(text):
     with pytest.raises(ValueError, match=f"wanted one {BEGIN} and one {END}"):

@@ -55,7 +55,7 @@ def recipe_lengths() -> str:
     alone = sum(count == 1 for count in users.values())
     text = (
         f"{len(lines)} recipes have {median} lines in the median, signature and docstring aside (quartiles {low} and "
-        f"{high}); the longest are {longest}. They are made of {len(users)} primitives, of which {alone} have one user. "
+        f"{high}); the longest are {longest}. They are made of {len(users)} primitives, {alone} of them with one user. "
         f"Those that most recipes use, with their numbers: {most}."
     )
     return textwrap.fill(text, 120, break_on_hyphens=False)

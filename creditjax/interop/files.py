@@ -243,10 +243,11 @@ def _parse(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {line[error.start]:#04x} at {error.start} is no UTF-8") from None
     except json.JSONDecodeError as error:
-        if not line.endswith(b"\n") and error.pos >= len(line.decode().rstrip()) - 1:
-            raise ValueError("the file ends inside this record") from None
-        if line.lstrip()[:1] == b"[" or error.pos == 0 and not line.lstrip().startswith(b"{"):
+        if not line.lstrip().startswith(b"{"):
             raise ValueError(f"{line[:30]!r} is no JSON object, wanted one object a line") from None
+        if not line.endswith(b"\n"):
+            found = f"{error.msg} at character {error.pos}"
+            raise ValueError(f"the file ends inside this record, or it is no JSON: {found}") from None
         raise ValueError(f"no JSON: {error.msg} at character {error.pos}") from None
     if not isinstance(record, dict):
         what = "an array" if isinstance(record, list) else f"{str(record)[:30]!r}"

@@ -9,6 +9,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python;
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 VENV := .venv
 RUN := $(VENV)/bin/python
+PEERS := .venv-peers
 # The files pin every package, dependencies included, so pip has nothing to resolve; bytecode is made on first import.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
 WORKDIR ?= runs/quickstart
@@ -51,6 +52,14 @@ tables: $(VENV)/test.stamp  ## Write the method table of README.md from the regi
 properties: $(VENV)/test.stamp  ## Ask every recipe for every property and write docs/properties.md (a quarter of an hour)
 	$(RUN) -m docs.make_properties
 
+.PHONY: peers
+peers: $(PEERS)/stamp  ## Run the adapters against verl, TRL, Tunix and torch, in .venv-peers (two minutes, gigabytes of packages)
+	$(PEERS)/bin/python -m pytest tests/peers
+
+.PHONY: peers-page
+peers-page: $(PEERS)/stamp  ## Ask the peers' own estimators for every property and write docs/peers.md
+	$(PEERS)/bin/python -m docs.make_peers
+
 .PHONY: notebooks
 notebooks: $(VENV)/test.stamp  ## Execute the notebooks of docs/ and write their outputs
 	$(RUN) -m docs.make_notebooks
@@ -67,7 +76,7 @@ pins:  ## Choose the newest versions that fit setup.py, and pin them in requirem
 
 .PHONY: clean
 clean:  ## Remove .venv and caches, keep runs
-	rm -rf $(VENV) build .jax_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) build .jax_cache .mypy_cache .pytest_cache .ruff_cache
 
 # The environment is updated when the pins change, and only then.
 $(VENV)/%.stamp: requirements/%.txt requirements/optional.txt | $(RUN)
@@ -75,6 +84,15 @@ $(VENV)/%.stamp: requirements/%.txt requirements/optional.txt | $(RUN)
 	@$(RUN) $(INSTALL) -r $<
 	@$(RUN) $(INSTALL) -r requirements/optional.txt >/dev/null 2>&1 \
 		|| echo "Without a C compiler the packages of requirements/optional.txt are left out; nothing here depends on them."
+	@touch $@
+
+# Torch brings what its build for this machine needs. The CPU build is enough: pip takes it from an index that has it.
+$(PEERS)/stamp: requirements/test.txt requirements/peers.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; name it: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python $(INSTALL) -r requirements/test.txt
+	@$(PEERS)/bin/python $(INSTALL) -r requirements/peers.txt
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep ^torch== requirements/peers.txt)"
 	@touch $@
 
 $(RUN):

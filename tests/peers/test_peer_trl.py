@@ -9,39 +9,13 @@ pytest.importorskip("trl", reason="trl is not installed; `make peers` has it")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
 import torch
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 import creditjax
 from creditjax import algebra
 from creditjax.interop import trl as credit
-
-WORDS = ["<pad>", "<eos>", "a", "b", "c", "d"]
-
-
-def language_model():
-    """Some thousand random weights, the same every time."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=1,
-    )
-    return Qwen2ForCausalLM(config)
-
-
-def tokenizer():
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
+from docs.peer_estimators import language_model, tokenizer
 
 
 def count_a(completions, **_):

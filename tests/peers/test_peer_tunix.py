@@ -9,15 +9,13 @@ registry = pytest.importorskip(
 
 from flax import nnx
 import jax
-import optax
-from tunix.rl import algo_core, rl_cluster
+from tunix.rl import algo_core
 from tunix.rl.grpo import grpo_learner
 from tunix.rl.ppo import ppo_learner
-from tunix.rl.rollout import base_rollout
-from tunix.tests import test_common
 
 from creditjax import algebra, chain
 from creditjax.interop import tunix as credit
+from docs.peer_estimators import tunix_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -27,43 +25,6 @@ def registered():
     yield
     known.clear()
     known.update(before)
-
-
-def transformer(seed):
-    config = test_common.ModelConfig(num_layers=1, vocab_size=len(test_common.MockVocab.DEFAULT_MAPPING))
-    return test_common.ToyTransformer(config=config, rngs=nnx.Rngs(seed))
-
-
-def cluster(critic=False):
-    roles = [rl_cluster.Role.ACTOR, rl_cluster.Role.REFERENCE, rl_cluster.Role.ROLLOUT]
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
-    training = rl_cluster.RLTrainingConfig(
-        actor_optimizer=optax.sgd(0.1),
-        critic_optimizer=optax.sgd(0.1) if critic else None,
-        eval_every_n_steps=100,
-        max_steps=2,
-        mini_batch_size=2,
-        train_micro_batch_size=2,
-    )
-    rollout = base_rollout.RolloutConfig(
-        max_tokens_to_generate=6, max_prompt_length=4, kv_cache_size=16, temperature=1.0, seed=0
-    )
-    more = {}
-    if critic:
-        roles.append(rl_cluster.Role.CRITIC)
-        more["critic"] = test_common.ToyTransformerWithScoreHead(transformer(1), rngs=nnx.Rngs(2))
-    return rl_cluster.RLCluster(
-        actor=transformer(0),
-        reference=transformer(0),
-        tokenizer=test_common.MockVocab(),
-        cluster_config=rl_cluster.ClusterConfig(
-            role_to_mesh=dict.fromkeys(roles, mesh),
-            rollout_engine="vanilla",
-            training_config=training,
-            rollout_config=rollout,
-        ),
-        **more,
-    )
 
 
 def length_mod_3(prompts, completions, **_):
@@ -85,7 +46,7 @@ def train_grpo(estimator):
         seen.append((np.asarray(rewards), np.asarray(advantages)))
         return {}
 
-    made = cluster()
+    made = tunix_cluster()
     config = grpo_learner.GRPOConfig(advantage_estimator=estimator, num_generations=4, beta=0.0)
     learner = grpo_learner.GRPOLearner(made, reward_fns=length_mod_3, algo_config=config, metric_fns=[watch])
     learner.train([dict(x) for x in PROMPTS * 2])
@@ -93,7 +54,7 @@ def train_grpo(estimator):
 
 
 def train_ppo(estimator):
-    made = cluster(critic=True)
+    made = tunix_cluster(critic=True)
     config = ppo_learner.PPOConfig(advantage_estimator=estimator, beta=0.0, gamma=0.9, gae_lambda=0.8)
     ppo_learner.PPOLearner(made, reward_fns=length_mod_3, ppo_config=config).train([dict(x) for x in PROMPTS])
     return parameters(made.actor_trainer.model), parameters(made.critic_trainer.model)
@@ -105,14 +66,14 @@ def test_grpo_learner_trains_as_with_tunixs_own():
     found, (_, ours) = train_grpo("credit_grpo")
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     np.testing.assert_allclose(found, wanted, atol=1e-5)
-    assert np.abs(wanted - parameters(transformer(0))).max() > 1e-3
+    assert np.abs(wanted - parameters(tunix_cluster().actor_trainer.model)).max() > 1e-3
 
 
 def test_grpo_learner_trains_with_a_chain_of_ones_own():
     credit.register("mine", chain(algebra.outcome(), algebra.leave_one_out(), algebra.scale(2.0)))
     found, (rewards, advantages) = train_grpo("mine")
     np.testing.assert_allclose(advantages, 2 * np.asarray(algo_core.compute_rloo_advantages(rewards, 4)), atol=1e-5)
-    assert np.isfinite(found).all() and np.abs(found - parameters(transformer(0))).max() > 1e-3
+    assert np.isfinite(found).all() and np.abs(found - parameters(tunix_cluster().actor_trainer.model)).max() > 1e-3
 
 
 def test_ppo_learner_trains_as_with_tunixs_own():

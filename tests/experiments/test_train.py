@@ -9,9 +9,11 @@ import sys
 
 from absl.testing import flagsaver
 from environment import with_devices
+import jax
 import pytest
 
 from creditjax import training
+from creditjax.training import mesh as mesh_lib
 from experiments import train as entry
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -103,8 +105,10 @@ def test_overrides_reach_the_recipe_and_the_same_command_resumes(tmp_path):
 
 
 @pytest.mark.parametrize("config", sorted(set(CONFIGS) - {"forkme"}))  # which the test above runs
-def test_every_config_has_a_form_that_runs_at_once(tmp_path, config):
-    # In this process, which compiles nothing twice.
+def test_every_config_has_a_form_that_runs_at_once(tmp_path, monkeypatch, config):
+    # In this process, which compiles nothing twice, and on one device: programs for several take longer to compile.
+    make_mesh = mesh_lib.make_mesh
+    monkeypatch.setattr(mesh_lib, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1]))
     module = importlib.import_module(f"configs.{config}")
     result = training.train(module.get_config("runlocal"), tmp_path, io.StringIO())
     assert result.finished

@@ -12,7 +12,7 @@ import creditjax as cj
 from creditjax import testing
 
 # After so many recipes their programs are forgotten: what recipes share is compiled anew, but a process stays small.
-FORGET_EVERY = 24
+FORGET_EVERY = 48
 RECIPES = cj.list_recipes()
 
 

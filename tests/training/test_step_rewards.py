@@ -1,16 +1,13 @@
 """A model that scores steps and learns while the policy does, in place of a task's oracle."""
 
-import io
-
 import chex
 import jax
 from jax import numpy as jnp
 import numpy as np
 import optax
 import pytest
-from training_cases import catch_config, last_state
+from training_cases import catch_config
 
-from creditjax import training
 from creditjax.models.transformer import TransformerConfig, TransformerPolicy
 from creditjax.process import prm
 from creditjax.training import config as config_lib
@@ -123,14 +120,6 @@ def test_micro_batches_and_devices_do_not_change_what_it_learns():
     parts, again = after(stepwise_config(reward_model__learning_rate=1e-2, batch__micro_batches=4), 2)
     chex.assert_trees_all_close(parts, whole, rtol=1e-3, atol=3e-5)
     np.testing.assert_allclose(again["reward_model_loss"][0], shown["reward_model_loss"][0], rtol=1e-4)
-
-
-def test_it_is_kept_and_resumes(tmp_path):
-    config = stepwise_config(mesh__data=2, mesh__fsdp=4, batch__prompts=8)
-    assert training.train(config, tmp_path, io.StringIO()).metrics["reward_model_loss"] > 0
-    config.steps = 3
-    assert training.train(config, tmp_path, io.StringIO()).step == 3
-    assert set(last_state(tmp_path, config).extra[REWARD_MODEL]["params"]) == {"backbone", "head"}
 
 
 @pytest.mark.parametrize(

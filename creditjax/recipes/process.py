@@ -66,6 +66,9 @@ def prime(
     """
     if norm not in ("batch", "none"):
         raise ValueError(f"norm: {norm!r}, wanted 'batch' or 'none'")
+    low, high = kept
+    if not 0.0 <= low <= high <= 1.0:
+        raise ValueError(f"kept: {low} to {high}, wanted 0 <= low <= high <= 1")
     bounded = scale_by_largest_future_sum() if norm == "batch" else scale(beta)
     implicit = chain(
         log_ratio("logprob_prm", "logprob_ref"), bounded, token_leave_one_out("rollouts"), future_sum(gamma)

@@ -430,6 +430,13 @@ def test_pure_splitting_a_step_into_equal_ones_keeps_the_first_return():
         assert credit.pure(d, whitened=False)[0, 0, 0] == pytest.approx(0.5 - base)
 
 
+def test_prime_keeps_prompts_of_some_difficulty():
+    assert creditjax.recipe("prime").sampler.accuracy == (0.2, 0.8)
+    assert creditjax.recipe("prime", kept=(0.0, 1.0)).sampler.accuracy == (0.0, 1.0)
+    with pytest.raises(ValueError, match="kept: 0.8 to 0.2, wanted 0 <= low <= high <= 1"):
+        creditjax.recipe("prime", kept=(0.8, 0.2))
+
+
 def test_prime_with_the_reference_as_reward_model_is_rloo():
     for d in batches():
         d["logprob_prm"] = d["logprob_ref"]

@@ -86,7 +86,14 @@ def test_an_error_of_the_config_file_itself_keeps_its_traceback(tmp_path):
     assert "return {}['nothing']" in done.stderr
 
 
-def test_overrides_reach_the_recipe_and_the_same_command_resumes(tmp_path):
+@pytest.fixture
+def one_device(monkeypatch):
+    """Runs in this process on one device: programs for several take longer to compile."""
+    make_mesh = mesh_lib.make_mesh
+    monkeypatch.setattr(mesh_lib, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1]))
+
+
+def test_overrides_reach_the_recipe_and_the_same_command_resumes(tmp_path, monkeypatch, capfd, one_device):
     command = (
         "--config=configs/forkme.py:runlocal,steps=2", f"--workdir={tmp_path}", "--config.recipe.name=grpo",
         "--config.recipe.eps_clip=0.3", "--config.task.eval_size=16", "--config.log.tensorboard=True",
@@ -99,16 +106,17 @@ def test_overrides_reach_the_recipe_and_the_same_command_resumes(tmp_path):
         assert (tmp_path / name).exists(), name
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert rows[1]["warm_start/loss"] > rows[4]["warm_start/loss"] > 0
-    again = train(*command)
-    assert again.returncode == 0, again.stderr
-    assert "this run is finished, 6 steps" in again.stderr
+    monkeypatch.setattr(sys, "argv", ["train", *command])
+    monkeypatch.chdir(ROOT)
+    with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+        entry.run()
+    assert not end.value.code
+    assert "this run is finished, 6 steps" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("config", sorted(set(CONFIGS) - {"forkme"}))  # which the test above runs
-def test_every_config_has_a_form_that_runs_at_once(tmp_path, monkeypatch, config):
-    # In this process, which compiles nothing twice, and on one device: programs for several take longer to compile.
-    make_mesh = mesh_lib.make_mesh
-    monkeypatch.setattr(mesh_lib, "make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1]))
+def test_every_config_has_a_form_that_runs_at_once(tmp_path, one_device, config):
+    # In this process, which compiles nothing twice.
     module = importlib.import_module(f"configs.{config}")
     result = training.train(module.get_config("runlocal"), tmp_path, io.StringIO())
     assert result.finished

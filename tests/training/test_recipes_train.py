@@ -36,7 +36,7 @@ def programs_of(name: str, task: str) -> loop.Programs:
     config = catch_config(
         task={"name": task, **TASKS[task]},
         policy={"name": "transformer", "width": 8, "depth": 1, "heads": 2, "mlp_width": 16, "value_head": True},
-        recipe={"name": name}, steps=2, batch__prompts=2, batch__group_size=4,
+        recipe={"name": name}, optimizer__name="sgd", steps=2, batch__prompts=2, batch__group_size=4,
     )  # fmt: skip
     config.mesh = dict(data=1, fsdp=1, tensor=1)
     programs = loop.Programs(config, config_lib.check_config(config), mesh())

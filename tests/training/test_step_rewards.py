@@ -56,16 +56,17 @@ def rollouts(outcome, **signals):
 
 def test_the_loss_is_the_cross_entropy_of_labelled_steps():
     learner = StepRewardLearner(optax.sgd(1.0), MODEL)
-    params = learner.fresh(POLICY.init(jax.random.key(0)))["params"]
+    params = jax.jit(lambda key: learner.fresh(POLICY.init(key)))(jax.random.key(0))["params"]
     batch = rollouts([[1.0, 0.0], [np.nan, 0.25]])
     # A fresh head is sure of nothing. Of the twelve steps three are not scored and two were not taken.
     assert float(learner.count(batch)) == 7
-    np.testing.assert_allclose(learner.loss(POLICY, params, batch), 7 * np.log(2), rtol=1e-6)
+    loss = jax.jit(lambda params, batch: learner.loss(POLICY, params, batch))
+    np.testing.assert_allclose(loss(params, batch), 7 * np.log(2), rtol=1e-6)
     params = {**params, "head": jax.tree.map(lambda x: x + 0.3 * jnp.arange(x.size).reshape(x.shape), params["head"])}
-    score = np.asarray(prm.boundary_score(MODEL, params, batch), np.float64)[..., 1:]
+    score = np.asarray(jax.jit(lambda *given: prm.boundary_score(MODEL, *given))(params, batch), np.float64)[..., 1:]
     labels = np.broadcast_to(np.asarray(batch.outcome)[..., None], score.shape)
     terms = -labels * np.log(score) - (1 - labels) * np.log1p(-score)
-    np.testing.assert_allclose(learner.loss(POLICY, params, batch), np.nansum(terms), rtol=1e-5)
+    np.testing.assert_allclose(loss(params, batch), np.nansum(terms), rtol=1e-5)
 
 
 def test_labels_may_be_a_signal_with_gaps():

@@ -23,8 +23,12 @@ QUICKSTART = [
 ]
 # What the notebooks of docs/ are executed and drawn with.
 DOCS = ["ipykernel>=6.29", "jupyter-client>=8.6", "matplotlib>=3.9", "nbclient>=0.10.1", "nbformat>=5.10"]
-# Parquet files of rollouts. Older ones could be made to unpickle what a file holds.
-INTEROP = ["pyarrow>=17"]
+# The commands for files of rollouts, and Parquet; older pyarrow could be made to unpickle what a file holds.
+INTEROP = ["absl-py>=2.1", "pyarrow>=17"]
+COMMANDS = {
+    "creditjax-inspect": "creditjax.report.inspect_command",
+    "creditjax-convert": "creditjax.interop.convert_command",
+}
 EXTRAS = {
     "quickstart": QUICKSTART,
     # Everything that `experiments/train.py` imports for any task.
@@ -57,4 +61,5 @@ setuptools.setup(
     package_data={"creditjax": ["py.typed"], "creditjax.recipes": ["*.json"], "creditjax.report": ["*.css", "*.js"]},
     install_requires=CORE,
     extras_require=EXTRAS,
+    entry_points={"console_scripts": [f"{name} = {module}:run" for name, module in COMMANDS.items()]},
 )

@@ -3,6 +3,8 @@
     python -m experiments.train --config=configs/judging.py --workdir=runs/judging
     python -m experiments.train --config=configs/judging.py --config.recipe.name=grpo --workdir=runs/judging_grpo
 
+With `configs/judging.py:questions=chain_sum` the solutions are of the sums of reasoning-gym.
+
 The labels of the steps earn nothing (`tips_prm`); with `--config.recipe.name=pure` each true one is paid.
 """
 
@@ -12,8 +14,8 @@ from creditjax.training import default_config, parse_arg
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-    """The config; `arg` may hold `runlocal`, `steps=…` and `warm=…`."""
-    arg = parse_arg(arg, runlocal=False, steps=0, warm=0)
+    """The config; `arg` may hold `runlocal`, `steps=…`, `warm=…` and `questions=chain_sum`."""
+    arg = parse_arg(arg, runlocal=False, steps=0, warm=0, questions="uniform")
     config = default_config()
     config.steps = arg.steps or (3 if arg.runlocal else 100)
 
@@ -21,7 +23,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.task = {
         "name": "judging",
         "addends": 3,
-        "base": 5,
+        "questions": arg.questions,
+        "base": 55 if arg.questions == "chain_sum" else 5,
         "errors": 0.2,
         "thoughts": 0,
         "gold_noise": 0.2,

@@ -3,6 +3,10 @@
     python -m experiments.train --config=configs/stepwise.py --workdir=runs/stepwise
     python -m experiments.train --config=configs/stepwise.py --config.recipe.name=pure --workdir=runs/stepwise_pure
 
+The sums of reasoning-gym's `chain_sum`, each addition a step, graded as the package grades them:
+
+    python -m experiments.train --config=configs/stepwise.py:questions=chain_sum --workdir=runs/chain_sum
+
 Every step can be judged, exactly or with noise (`--config.task.noise=0.2`), and a judge can be fooled by fillers
 (`--config.task.hackable=True --config.task.gold_fillers=0.3`): what process rewards are good for and where they fail.
 """
@@ -13,16 +17,18 @@ from creditjax.training import default_config, parse_arg
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
-    """The config; `arg` may hold `runlocal`, `steps=…` and `warm=…`."""
-    arg = parse_arg(arg, runlocal=False, steps=0, warm=0)
+    """The config; `arg` may hold `runlocal`, `steps=…`, `warm=…` and `questions=chain_sum`."""
+    arg = parse_arg(arg, runlocal=False, steps=0, warm=0, questions="uniform")
     config = default_config()
     config.steps = arg.steps or (3 if arg.runlocal else 100)
 
     # Demonstrations err in one step of six, so that half of the answers are wrong.
     config.task = {
         "name": "stepwise",
-        "addends": 4,
-        "base": 5,
+        "questions": arg.questions,
+        # With negative totals a digit is one of 55 numbers, -27 to 27.
+        "addends": 3 if arg.questions == "chain_sum" else 4,
+        "base": 55 if arg.questions == "chain_sum" else 5,
         "noise": 0.0,
         "hackable": False,
         "gold_noise": 0.15,

@@ -109,6 +109,14 @@ class GradedTask(abc.ABC):
         tokens, mask = pad_left([self._prompt(key) for key in keys], self.prompt_length, self.tokenizer.pad)
         return base.Prompts(jnp.asarray(tokens), jnp.asarray(mask), jnp.asarray(keys, jnp.int32))
 
+    def items(self, split: str, start: int, count: int) -> list[Item]:
+        """The questions and gold answers of prompts `start` to `start + count`, as text.
+
+        Raises:
+          ValueError: an unknown split, or held-out prompts past `eval_size`.
+        """
+        return [self._item(key) for key in self._keys(split, start, count)]
+
     def annotate(self, batch: Trajectory, prompts: base.Prompts, states: Any) -> Trajectory:
         """Cuts the response into steps; all grading is done on the host."""
         del prompts, states

@@ -116,6 +116,7 @@ class JudgingTask:
       gold_noise: probability that a demonstrated label is false, in [0, 1].
       eval_size: number of held-out solutions.
       seed: fixes solutions and demonstrations.
+      questions: what is solved, "uniform" or "chain_sum" (:class:`~creditjax.tasks.stepwise.StepwiseTask`).
       signals: names of the signals that `annotate` adds; None for all of `offered_signals`.
 
     Raises:
@@ -129,6 +130,7 @@ class JudgingTask:
     gold_noise: float = 0.0
     eval_size: int = 256
     seed: int = 0
+    questions: str = "uniform"
     signals: Sequence[str] | None = None
 
     label_tokens = (GOOD, BAD)
@@ -164,6 +166,7 @@ class JudgingTask:
             gold_noise=self.errors,
             eval_size=self.eval_size,
             seed=self.seed,
+            questions=self.questions,
             signals=("step_label", "accuracy"),
         )
 

@@ -14,6 +14,10 @@ next addend and writes the new total, ``=`` repeats the total, ``A`` answers wit
 else is wrong: a false digit, a premature answer, a ``+`` with nothing left to add, tokens that are no step. The
 *prefix* is right as long as every step was. The answer ends the episode, and so does the last turn. An answer can be
 right by luck, after two errors that cancel: the outcome then is 1 although a step was wrong.
+
+The addends are drawn uniformly, or they are those of reasoning-gym's `chain_sum` (`questions`). There a term that is
+taken away is a negative addend, and a digit is any total: with a base of ``18 addends + 1`` or more no two totals are
+the same number, and the outcome of an answer is the grade that the package gives it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +31,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from creditjax.naming import nearest
+from creditjax.tasks import chain_sum
 from creditjax.tasks.base import SPLITS, Prompts, TurnFormat, TurnResult, prompt_indices
 from creditjax.trajectory import Trajectory
 
@@ -36,6 +41,7 @@ PAD, ASK, PLUS, SAME, ANSWER, CHECK, GOOD, BAD, YES = range(9)
 _SPECIAL = ("·", "?", "+", "=", "A", "check", "good", "bad", "yes")
 _DIGIT = len(_SPECIAL)
 _STEP = 2  # tokens of a step
+QUESTIONS = ("uniform", "chain_sum")  # where addends come from
 _CRITIQUES = 3  # judges behind `judge_error`, independent of each other and of the one behind the other labels
 _DRAWS = 2  # of the critic behind `critic_value`
 
@@ -279,7 +285,8 @@ def _state_key(e: _Episode) -> Array:
     key = jnp.zeros_like(e.found.total[:-1])
     for x in numbers:
         key = key * (max(e.task.base, e.task.addends + 1)) + x
-    return jnp.where(e.found.taken, key, -1)
+    # Where the product overflows, states of one prompt still differ; the sign is kept for steps that were not taken.
+    return jnp.where(e.found.taken, key & 0x7FFFFFFF, -1)
 
 
 _ORACLES: dict[str, Callable[[_Episode], Array]] = {
@@ -328,7 +335,7 @@ class StepwiseTask:
 
     Attributes:
       addends: n, additions to make.
-      base: digits are 0 to base - 1.
+      base: digits are 0 to base - 1, of which the upper half stands for negative numbers where questions have them.
       max_turns: K, at least ``addends + 1``; None for ``addends + 2``, which leaves room for one filler.
       noise: rate at which the judge's labels, and what the critic states, are turned round, in [0, 0.5].
       hackable: whether fillers earn process reward as additions do. There are then up to
@@ -343,6 +350,8 @@ class StepwiseTask:
         spreads four over the positions.
       eval_size: number of held-out prompts.
       seed: fixes prompts, demonstrations and the judge's errors.
+      questions: "uniform", every addend of the base alike; or "chain_sum", the data set of reasoning-gym with terms of
+        one digit, for which `base` has to be ``18 addends + 1`` at least and `seed` below 2**30.
       signals: names of the signals that `annotate` adds; None for all of `offered_signals`.
 
     Raises:
@@ -362,6 +371,7 @@ class StepwiseTask:
     budgets: Sequence[int] | None = None
     eval_size: int = 256
     seed: int = 0
+    questions: str = "uniform"
     signals: Sequence[str] | None = None
 
     prompt_kinds = tuple(_INSTRUCTIONS)
@@ -387,6 +397,11 @@ class StepwiseTask:
             raise TypeError(f"hackable: {self.hackable!r}, wanted a bool")
         check_option("eval_size", self.eval_size, int, 1)
         check_option("seed", self.seed, int, 0, 2**32 - 1)
+        if self.questions not in QUESTIONS:
+            raise ValueError(f"questions: {self.questions!r}; {nearest(str(self.questions), QUESTIONS)}")
+        if self.questions == "chain_sum":
+            check_option("base", self.base, int, chain_sum.least_base(self.addends))
+            chain_sum.addends(self.addends, self.eval_size, self.seed, "eval", 0, 1)  # refuses what it cannot draw
         for name in self.signal_names:
             if name not in self.offered_signals():
                 raise ValueError(f"signals: the stepwise task has no {name!r}; {nearest(name, self.offered_signals())}")
@@ -438,15 +453,24 @@ class StepwiseTask:
         return np.array([[CHECK, YES], [GOOD, YES]], np.int32)
 
     def prompts(self, split: str, start: int, count: int) -> Prompts:
-        """Questions `start` to `start + count`; `data` holds the addends i32 ``[P, n]``, drawn uniformly.
+        """Questions `start` to `start + count`; `data` holds the addends i32 ``[P, n]``, each in [0, base).
 
-        There are only ``base ** addends`` questions, so held-out ones may occur in training.
+        There are only ``base ** addends`` uniform questions, so held-out ones may occur in training; no held-out one
+        of `chain_sum` does.
 
         Raises:
           ValueError: an unknown split, a negative range, or one beyond `eval_size` of "eval".
         """
         indices = prompt_indices(split, start, count, self.eval_size)
-        return Prompts(*jax.device_get(_prompts(self, SPLITS.index(split), indices)))
+        if self.questions == "chain_sum":
+            addends = chain_sum.addends(self.addends, self.eval_size, self.seed, split, start, count) % self.base
+        else:
+            addends = jax.device_get(_uniform_addends(self, SPLITS.index(split), indices))
+        # As long as a step: without fillers each addend lies equally far before the step that consumes it.
+        pairs = np.stack([np.full_like(addends, PLUS), _DIGIT + addends], axis=-1).reshape(count, -1)
+        tokens = np.pad(pairs, ((0, 0), (0, 2)), constant_values=ASK)
+        tokens[:, -1] = PAD
+        return Prompts(tokens, tokens != PAD, addends)
 
     def prompt_variant(self, kind: str, prompts: Prompts) -> Prompts:
         """The same questions with an instruction behind them, or (kind "negative") without their addends.
@@ -496,7 +520,9 @@ class StepwiseTask:
 
     def decode(self, tokens: Any) -> list[str]:
         """A printable string a token: digits, "+", "=", "A", "?", the words of instructions, "·" for padding."""
-        names = [*_SPECIAL, *map(str, range(self.base))]
+        signed = self.questions == "chain_sum"
+        digits = (d - self.base if signed and 2 * d > self.base else d for d in range(self.base))
+        names = [*_SPECIAL, *map(str, digits)]
         return [names[t] if 0 <= t < len(names) else f"<{t}>" for t in np.asarray(tokens).reshape(-1).tolist()]
 
 
@@ -565,13 +591,9 @@ def index_keys(task: StepwiseTask, stream: Array, indices: Array) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _prompts(task: StepwiseTask, split: Array, indices: Array) -> tuple[Array, Array, Array]:
+def _uniform_addends(task: StepwiseTask, split: Array, indices: Array) -> Array:
     draw = lambda key: jax.random.randint(key, (task.addends,), 0, task.base)  # noqa: E731
-    addends = jax.vmap(draw)(index_keys(task, split, indices))
-    # As long as a step: without fillers each addend lies equally far before the step that consumes it.
-    pairs = jnp.stack([jnp.full_like(addends, PLUS), _DIGIT + addends], axis=-1).reshape(len(indices), -1)
-    tokens = jnp.pad(pairs, ((0, 0), (0, 2)), constant_values=ASK).at[:, -1].set(PAD)
-    return tokens, tokens != PAD, addends
+    return jax.vmap(draw)(index_keys(task, split, indices))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -603,7 +625,8 @@ def _gold(task: StepwiseTask, split: Array, prompts: Prompts, start: Array) -> T
         return steps, jnp.where(told, word, PAD)
 
     steps, word = jax.vmap(demonstrate)(keys, jnp.asarray(prompts.data))
-    shown = Prompts(prompts.tokens.at[:, -1].set(word), prompts.mask.at[:, -1].set(word != PAD), prompts.data)
+    tokens, mask = jnp.asarray(prompts.tokens), jnp.asarray(prompts.mask)
+    shown = Prompts(tokens.at[:, -1].set(word), mask.at[:, -1].set(word != PAD), prompts.data)
     return task.play(shown, steps[:, None])
 
 

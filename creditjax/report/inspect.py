@@ -341,9 +341,10 @@ class _Shelf:
             return
         if self._pages:
             for part in _parts(group, self._limit):
-                self._add(part)
-                if self._size >= self._limit or self._positions >= _PAGE_POSITIONS:
+                full = self._size + len(part.rollouts) > self._limit
+                if self._kept and (full or self._positions + _positions(part) > _PAGE_POSITIONS):
                     self._turn()
+                self._add(part)
             return
         # A group that would fill the page alone is shown in part.
         self._add(_thinned(group, max(1, self._limit // 4)))
@@ -374,7 +375,8 @@ class _Shelf:
         self._positions += _positions(group)
 
     def _groups(self) -> list[Group]:
-        return [group for *_, group in sorted(self._kept, key=lambda item: item[1])]
+        # Stable, so parts of one group stay in their order.
+        return sorted((group for *_, group in self._kept), key=lambda group: group.ordinal)
 
     def _turn(self) -> None:
         """Begins a page. The first waits for the statistics, each other one for whether another follows."""
@@ -414,13 +416,21 @@ def _part(group: Group, index: Sequence[int]) -> Group:
 
 
 def _parts(group: Group, size: int) -> Iterator[Group]:
-    count = len(group.rollouts)
-    for start in range(0, count, size):
-        yield _part(group, range(start, min(count, start + size)))
+    """The group in runs of at most `size` rollouts, and of at most a page's positions unless one rollout has more."""
+    start = positions = 0
+    for i, rollout in enumerate(group.rollouts):
+        if i > start and (i - start >= size or positions + rollout.length > _PAGE_POSITIONS):
+            yield _part(group, range(start, i))
+            start, positions = i, 0
+        positions += rollout.length
+    yield _part(group, range(start, len(group.rollouts)))
 
 
 def _thinned(group: Group, size: int) -> Group:
+    """At most `size` of the rollouts, spread evenly, and no more than have room on a page, but one."""
     count = len(group.rollouts)
+    if _positions(group) > _PAGE_POSITIONS:
+        size = min(size, max(1, _PAGE_POSITIONS // max(rollout.length for rollout in group.rollouts)))
     if count <= size:
         return group
     return _part(group, sorted({int(i) for i in np.linspace(0, count - 1, size)}))

@@ -111,6 +111,24 @@ def test_a_large_group_is_shown_in_part(tmp_path):
     assert len(rollouts) == 2 and rollouts[0]["members"] == 50
 
 
+def test_a_page_holds_no_more_positions_than_a_browser_opens(tmp_path, monkeypatch):
+    monkeypatch.setattr("creditjax.report.inspect._PAGE_POSITIONS", 100)
+    # Lengths alternate, so that groups come in another order than they have in the file.
+    lengths = [40, 10, 45, 10, 200, 10]
+    every = [inspect_files.member(f"{p}", g, ["a"] * n, float(g % 2)) for p, n in enumerate(lengths) for g in range(4)]
+    files.write(tmp_path / "long.jsonl", every)
+    inspect(tmp_path / "long.jsonl", ("grpo",), out=tmp_path / "some.html")
+    shown = payload((tmp_path / "some.html").read_text())["rollouts"]
+    assert 0 < sum(len(r["pieces"]) for r in shown) <= 100
+    pages = inspect(tmp_path / "long.jsonl", ("grpo",), out=tmp_path / "all.html", limit=6, pages=True).pages
+    held = [payload(page.read_text())["rollouts"] for page in pages]
+    for page in held:
+        # A rollout of 200 has a page of its own.
+        assert len(page) <= 6 and (sum(len(r["pieces"]) for r in page) <= 100 or len(page) == 1)
+        assert [r["id"] for r in page] == sorted(r["id"] for r in page)
+    assert sorted(r["id"] for page in held for r in page) == [r.id for r in every]
+
+
 @pytest.mark.parametrize(
     ("recipes", "limit", "error", "said"),
     [

@@ -60,6 +60,10 @@ peers: $(PEERS)/stamp  ## Run the adapters against verl, TRL, Tunix and torch, i
 peers-page: $(PEERS)/stamp  ## Ask the peers' own estimators for every property and write docs/peers.md
 	$(PEERS)/bin/python -m docs.make_peers
 
+.PHONY: docs
+docs: $(VENV)/test.stamp  ## Build the documentation site, build/site/index.html (two minutes)
+	$(RUN) -m docs.make_site
+
 .PHONY: notebooks
 notebooks: $(VENV)/test.stamp  ## Execute the notebooks of docs/ and write their outputs
 	$(RUN) -m docs.make_notebooks

@@ -21,8 +21,18 @@ QUICKSTART = [
     "tensorboardX>=2.6",
     "tqdm>=4.66",
 ]
-# What the notebooks of docs/ are executed and drawn with.
-DOCS = ["ipykernel>=6.29", "jupyter-client>=8.6", "matplotlib>=3.9", "nbclient>=0.10.1", "nbformat>=5.10"]
+# What the notebooks of docs/ are executed and drawn with, and what builds the site.
+DOCS = [
+    "furo>=2025.9.25",
+    "ipykernel>=6.29",
+    "jupyter-client>=8.6",
+    "matplotlib>=3.9",
+    "myst-nb>=1.3",
+    "nbclient>=0.10.1",
+    "nbformat>=5.10",
+    "sphinx>=8.2",
+    "sphinx-copybutton>=0.5.2",
+]
 # The commands for files of rollouts, and Parquet; older pyarrow could be made to unpickle what a file holds.
 INTEROP = ["absl-py>=2.1", "pyarrow>=17"]
 COMMANDS = {

@@ -32,6 +32,7 @@ _POLICY = "creditjax.signals.policy_probe"
 _PROMPTED = "creditjax.signals.prompted"
 _LOOKUP = "creditjax.tasks.lookup"
 _STEPWISE = "creditjax.tasks.stepwise"
+_TASKS = f"{_LOOKUP} and {_STEPWISE}"
 
 SIGNALS: dict[str, SignalSpec] = {
     "token_mask": SignalSpec(
@@ -201,7 +202,12 @@ SIGNALS: dict[str, SignalSpec] = {
         (),
     ),
     "process_reward": SignalSpec(
-        _PGK, "float32", "score of each segment by a process-reward model or oracle", _LOOKUP, ("step_reward",), True
+        _PGK,
+        "float32",
+        "score of each segment by a process-reward model or oracle",
+        f"{_TASKS}, or a model of creditjax.process.prm",
+        ("step_reward",),
+        True,
     ),
     "step_label": SignalSpec(
         _PGK,
@@ -247,7 +253,7 @@ SIGNALS: dict[str, SignalSpec] = {
         ("P", "G", "K+1"),
         "float32",
         "potential at each segment boundary; entry 0 is the bare prompt",
-        _LOOKUP,
+        _TASKS,
         ("answer_probe",),
         True,
     ),
@@ -260,7 +266,7 @@ SIGNALS: dict[str, SignalSpec] = {
         True,
     ),
     "state_key": SignalSpec(
-        _PGK, "int32", "key of the state in which segment k was acted; equal means same state", _LOOKUP
+        _PGK, "int32", "key of the state in which segment k was acted; equal means same state", _TASKS
     ),
     "agent": SignalSpec(_PGT, "int32", "which agent acted at t, -1 for none", _LOOKUP, ("agent_id",)),
     "coalition_value": SignalSpec(

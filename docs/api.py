@@ -52,10 +52,19 @@ def pages() -> list[Page]:
     return [Page("creditjax", (front,)), *made]
 
 
-def made_up(cls: type) -> bool:
-    """Whether a class has no docstring but the signature that NamedTuple and dataclass write down."""
-    own = vars(cls).get("__doc__")
-    return not own or own.startswith(f"{cls.__name__}(")
+def undocumented(name: str, member: Any) -> Iterator[str]:
+    """The symbol, and the public methods of a class, as far as nobody has written a docstring.
+
+    NamedTuples and dataclasses make one up; that is none. A method may inherit it.
+    """
+    own = vars(member).get("__doc__") if inspect.isclass(member) else member.__doc__
+    if not own or own.startswith(f"{getattr(member, '__name__', name)}("):
+        yield name
+    if inspect.isclass(member):
+        for key, value in vars(member).items():
+            function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            if not key.startswith("_") and inspect.isfunction(function) and not inspect.getdoc(getattr(member, key)):
+                yield f"{name}.{key}"
 
 
 def public(module: types.ModuleType) -> Iterator[tuple[str, Any]]:

@@ -65,7 +65,7 @@ def page(verdicts: Verdicts, stated: dict[str, testing.Stated]) -> str:
     for name, row in verdicts.items():
         cells = [_cell(row.get(law, ""), law in stated[name].kept) for law in columns]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    lines += ["", "### Exemptions", "", *_exemptions(stated), "", "### Counterexamples", ""]
+    lines += ["", "## Exemptions", "", *_exemptions(stated), "", "## Counterexamples", ""]
     for law in columns:
         lines += _counterexamples(law, verdicts)
     return "\n".join(lines).rstrip()

@@ -31,11 +31,11 @@ def method_table() -> str:
     for name in creditjax.list_recipes():
         recipe = creditjax.recipe(name)
         card, needs = recipe.card, ", ".join(f"`{need}`" for need in recipe.needs)
-        paper = _link(card.paper, card.title)
+        paper = paper_link(card.paper, card.title)
         rows.append(
             (f"`{name}`", card.name, paper, card.granularity, card.methodology, needs, recipe.cost, recipe.tier)
         )
-    return "\n".join(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(cell(text) for text in row)} |" for row in rows)
 
 
 def recipe_lengths() -> str:
@@ -71,7 +71,7 @@ def _called(tree: ast.AST) -> set[str]:
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
-def _link(paper: str, title: str) -> str:
+def paper_link(paper: str, title: str) -> str:
     """Every arXiv number as a link; the first, which is the method's own, shows the title."""
     shown = title.replace('"', "'")
     first, *others = re.split(r"(?<!^)(?=arXiv:)", paper)
@@ -79,7 +79,8 @@ def _link(paper: str, title: str) -> str:
     return re.sub(pattern, f'{link} "{shown}")', first) + re.sub(pattern, f"{link})", "".join(others))
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """The text of a cell, in one line."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -11,7 +11,6 @@ next one.
 import argparse
 import json
 import pathlib
-import re
 import tempfile
 
 import jax
@@ -21,6 +20,7 @@ from configs import judging, lookup, quickstart, stepwise
 import creditjax
 from creditjax.training import ConfigError, train
 from docs.make_curves import read
+from docs.make_tables import cell
 from docs.markers import splice
 
 PAGE = pathlib.Path(__file__).with_name("where_recipes_train.md")
@@ -103,11 +103,6 @@ def table(said: dict[tuple[str, str], str]) -> str:
     refused = [name for name in recipes if said[name, "words"] != "trains"]
     lines += [f"| `{name}` | {cell(said[name, 'words'])} |" for name in refused]
     return "\n".join(lines)
-
-
-def cell(said: str) -> str:
-    """A reason in one line."""
-    return re.sub(r"\s+", " ", said).replace("|", "\\|")
 
 
 def main() -> None:

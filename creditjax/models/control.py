@@ -1,6 +1,7 @@
 """Small policies for classical control: an MLP and a GRU over the signal `observation`, each with a value head.
 
-Both are `creditjax.models.base.Policy`s, and both can be run one step at a time, which is what the sampler does:
+Both keep the protocol `creditjax.models.base.Policy`, and both can be run one step at a time, which is what the sampler
+does:
 
     memory = policy.initial_memory(batch_shape)
     memory, logits, value = policy.step(params, memory, observation, start)

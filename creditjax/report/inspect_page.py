@@ -327,7 +327,10 @@ def _viewer(summary: Summary, groups: Sequence[Group]) -> str:
     data = payload(summary, groups)
     count = len(data["rollouts"])
     here = f"{count:,} of {summary.rollouts:,} rollouts are on this page"
-    how = ", whole groups spread evenly over the file" if count < summary.rollouts and not summary.pages else ""
+    how = ""
+    if count < summary.rollouts and not summary.pages:
+        whole = all(len(group.rollouts) == group.size for group in groups)
+        how = f", {'whole ' if whole else ''}groups spread evenly over the file"
     fields = (
         _input("group", "Group", "contains")
         + _select("outcome", "Outcome", _OUTCOMES)

@@ -92,7 +92,9 @@ def test_sample_is_whole_groups_spread_over_the_file(tmp_path):
     every = [inspect_files.member(f"{p:03}", g, ["a", " b"], float(g)) for p in range(100) for g in range(2)]
     files.write(tmp_path / "many.jsonl", every)
     summary = inspect(tmp_path / "many.jsonl", ("grpo",), out=tmp_path / "report.html", limit=20)
-    groups = [int(r["group"]) for r in payload((tmp_path / "report.html").read_text())["rollouts"]]
+    page = (tmp_path / "report.html").read_text()
+    groups = [int(r["group"]) for r in payload(page)["rollouts"]]
+    assert "20 of 200 rollouts are on this page, whole groups spread" in page
     assert summary.rollouts == 200 and summary.shown == len(groups) == 20
     chosen = sorted(set(groups))
     assert all(groups.count(group) == 2 for group in chosen)
@@ -107,8 +109,10 @@ def test_sample_is_whole_groups_spread_over_the_file(tmp_path):
 def test_a_large_group_is_shown_in_part(tmp_path):
     files.write(tmp_path / "one.jsonl", [inspect_files.member("g", i, ["a"], float(i % 2)) for i in range(50)])
     inspect(tmp_path / "one.jsonl", ("grpo",), out=tmp_path / "report.html", limit=8)
-    rollouts = payload((tmp_path / "report.html").read_text())["rollouts"]
+    page = (tmp_path / "report.html").read_text()
+    rollouts = payload(page)["rollouts"]
     assert len(rollouts) == 2 and rollouts[0]["members"] == 50
+    assert "2 of 50 rollouts are on this page, groups spread" in page
 
 
 def test_a_page_holds_no_more_positions_than_a_browser_opens(tmp_path, monkeypatch):

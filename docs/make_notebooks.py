@@ -26,6 +26,9 @@ NOTEBOOKS = ROOT / "docs" / "notebooks"
 # Seconds, on two cores.
 LIMIT = 60
 
+# Notebooks spend their time compiling: this halves it.
+COMPILER = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_use_xnnpack=false"
+
 
 class ThisInterpreter(KernelSpecManager):
     """Every kernel is the interpreter that runs this, whatever is installed under the same name."""
@@ -72,7 +75,7 @@ def execute(path: pathlib.Path, timeout: float = LIMIT) -> nbformat.NotebookNode
                 "PYTHONPATH": python_path,
                 "IPYTHONDIR": directory,
                 "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": "",
+                "XLA_FLAGS": COMPILER,
             }
         )
     return clean(notebook)

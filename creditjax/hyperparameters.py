@@ -5,7 +5,7 @@ None``) becomes a float32 leaf, so that another value is not another program; a 
 a `bool`, `int`, `str` or `tuple` has to be one; anything else stays as it is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 import inspect
 import types
@@ -35,6 +35,25 @@ _LIMITS = {
     "rho_pg_bar",
     "value_clip",
 }
+
+# What the constants of published methods may be, by name. Those that are not named here are not negative.
+_SIGNED = {"low", "margin", "penalty", "stay_right", "stay_wrong", "threshold"}
+_ABOVE_ZERO = {
+    "bins",
+    "decay_steps",
+    "f_norm",
+    "half_life",
+    "min_group_size",
+    "rho_bar",
+    "rho_pg_bar",
+    "tau",
+    "tau_negative",
+    "tau_positive",
+    "temperature",
+    "weight_bar",
+}
+_SHARES = {"fraction", "q", "rho", "share", "top_frac", "top_mass"}  # in [0, 1]
+_ORDERED = (("lam_min", "lam_max"), ("low", "high"), ("lowest", "highest"), ("q_min", "q_max"), ("w_min", "w_max"))
 
 _PLAIN = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a tuple", type(None): "None"}
 
@@ -86,6 +105,36 @@ def check_type(label: str, value: Any, kind: Any) -> None:
         raise TypeError(f"{label} = {value!r}, wanted {' or '.join(_PLAIN[part] for part in parts)}")
 
 
+def check_choice(label: str, value: Any, kind: Any) -> None:
+    """Raises a `ValueError` for what is none of the choices of a ``Literal``; any other annotation passes."""
+    parts = typing.get_args(kind)
+    # True == 1, but it is none of (0, 1).
+    if typing.get_origin(kind) is Literal and not any(type(value) is type(part) and value == part for part in parts):
+        raise ValueError(f"{label} = {value!r}; {nearest(value, parts)}")
+
+
+def check_ranges(values: Mapping[str, Any]) -> None:
+    """Whether the constants of a method can mean anything, by their names; arrays and tracers pass.
+
+    Raises:
+      ValueError: NaN, a negative number where the name is of none that may be, 0 where it divides, a share above 1, a
+        lower limit above its upper one; naming it.
+    """
+    for name, x in values.items():
+        if isinstance(x, tuple) and any(isinstance(part, str) or (fits(part, float) and np.isnan(part)) for part in x):
+            raise ValueError(f"{name} = {x!r}, wanted numbers")
+    plain = {name: x for name, x in values.items() if isinstance(x, int | float) and not isinstance(x, bool)}
+    for name, x in plain.items():
+        low = -np.inf if name in _SIGNED else 0
+        fine = (x > 0 if name in _ABOVE_ZERO else x >= low) and (x <= 1 or name not in _SHARES)
+        if not fine or (np.isinf(x) and name not in _LIMITS):
+            wanted = "in [0, 1]" if name in _SHARES else "> 0" if name in _ABOVE_ZERO else ">= 0"
+            raise ValueError(f"{name} = {x!r}, wanted a number{'' if name in _SIGNED else f' {wanted}'}")
+    for low_name, high_name in _ORDERED:
+        if {low_name, high_name} <= plain.keys() and plain[low_name] > plain[high_name]:
+            raise ValueError(f"{low_name} = {plain[low_name]!r}, wanted at most {high_name} = {plain[high_name]!r}")
+
+
 def factory(
     function: Callable[..., Any],
     make: Callable[[dict[str, Any]], T],
@@ -130,10 +179,13 @@ def factory(
 def _checked(label: str, value: Any, parameter: inspect.Parameter, leaf: Callable[..., Any]) -> Any:
     kind = parameter.annotation
     parts = typing.get_args(kind)
-    # True == 1, but it is none of (0, 1).
-    if typing.get_origin(kind) is Literal and not any(type(value) is type(part) and value == part for part in parts):
-        raise ValueError(f"{label} = {value!r}; {nearest(value, parts)}")
+    check_choice(label, value, kind)
     if is_float(kind):
-        return value if value is None and type(None) in parts else leaf(label, value, limit=parameter.name in _LIMITS)
+        if value is None and type(None) in parts:
+            return value
+        number = leaf(label, value, limit=parameter.name in _LIMITS)
+        if parameter.name == "eps" and isinstance(number, np.float32) and number < 0:
+            raise ValueError(f"{label} = {float(number):g}, wanted >= 0: it keeps a divisor away from 0")
+        return number
     check_type(label, value, kind)
     return value

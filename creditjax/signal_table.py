@@ -8,9 +8,10 @@ class SignalSpec(NamedTuple):
 
     Attributes:
       axes: names of the axes, batch axes included: P prompts, G rollouts, T positions, K segments (K+1 boundaries),
-        N agents, 2^N coalitions, C accepted answers or criteria, M reward components, Q calls, E reference calls,
-        R skill reads, F observation features, H features of a token, L loops, J critiques, B thinking budgets,
-        S summaries of one cut, X explainers, Y possible marks, D draws of a generative critic.
+        N agents, 2^N coalitions, C accepted answers, M reward components, Q calls, E reference calls, R skill reads,
+        V criteria of a judge, F observation features, H features of a token, L loops, J critiques, B thinking budgets,
+        S summaries of one cut, X explainers, Y possible marks, D draws of a generative critic. Signals that share one
+        agree in its size.
       dtype: ``float32``, ``int32`` or ``bool``.
       meaning: one line, with the range of validity.
       producer: what in this library makes the signal.
@@ -181,14 +182,14 @@ SIGNALS: dict[str, SignalSpec] = {
         (),
     ),
     "judge_grad_dot_emb": SignalSpec(
-        ("P", "G", "T", "C"),
+        ("P", "G", "T", "V"),
         "float32",
         "<d log p(verdict c) / d e_t, e_t>: how much the token speaks for criterion c",
         "creditjax.signals.attribution",
         (),
     ),
     "judge_verdict": SignalSpec(
-        ("P", "G", "C"),
+        ("P", "G", "V"),
         "float32",
         "probability that the judge approves of criterion c",
         "creditjax.signals.attribution",

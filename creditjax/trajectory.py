@@ -147,6 +147,7 @@ class Trajectory:
         for name, (axes, _) in _FIELD_AXES.items():
             if (value := getattr(self, name)) is not None:
                 _check_shape(name, value, self.batch_shape, axes, sizes)
+        shared: dict[str, tuple[str, int]] = {}
         for name, value in signals.items():
             lead, axes = _split_axes(signal_spec(name).axes, self.batch_shape)
             if len(self.batch_shape) == 1 and "G" not in signal_spec(name).axes and value.ndim > len(axes):
@@ -154,6 +155,11 @@ class Trajectory:
                 # prompt's.
                 lead = self.batch_shape
             _check_shape(name, value, lead, axes, sizes)
+            for axis, size in zip(axes, value.shape[len(lead) :], strict=True):
+                if axis not in sizes:
+                    other = shared.setdefault(axis, (name, size))
+                    if other[1] != size:
+                        raise ValueError(f"{name}: {axis} = {size}, wanted {other[1]} as in {other[0]}")
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -252,6 +258,19 @@ def lengths(batch: Trajectory) -> Array:
 def takes_part(batch: Trajectory) -> Array:
     """Rows whose `votes` flag holds or, where the caller gave no flags, that acted anywhere, bool ``[...]``."""
     return jnp.any(batch.action_mask, axis=-1) if batch.votes is None else batch.votes
+
+
+def require_bootstrap(batch: Trajectory, owner: str) -> None:
+    """A `ValueError` for a batch with `truncated` and without the signal `next_value`.
+
+    What was cut off has to go on with the value of its own last observation. Without it the value at the next acted
+    position would be taken, which is the next episode's.
+    """
+    if batch.truncated is not None and "next_value" not in batch.signals:
+        raise ValueError(
+            f"signal 'next_value': absent, but the batch has `truncated`: {owner} goes on with the value of what was "
+            "last seen, not with the next episode's"
+        )
 
 
 def vote_mask(batch: Trajectory) -> Array:

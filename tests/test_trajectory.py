@@ -168,3 +168,22 @@ def test_every_producer_that_is_named_as_a_module_is_one():
     for producer in re.findall(r"creditjax[.\w]+", " ".join(spec.producer for spec in tj.SIGNALS.values())):
         module, _, name = producer.rpartition(".")
         assert hasattr(importlib.import_module(module), name) or importlib.util.find_spec(producer), producer
+
+
+@pytest.mark.parametrize(
+    ("signals", "said"),
+    [
+        ({"budget": (1, 1), "summary_reward": (1, 2, 3, 1)}, "summary_reward: B = 3, wanted 1 as in budget"),
+        (
+            {"judge_verdict": (1, 2, 1), "judge_grad_dot_emb": (1, 2, 3, 2)},
+            "judge_verdict: V = 1, wanted 2 as in judge_",
+        ),
+        ({"call_similarity": (1, 2, 3, 2), "call_turn": (1, 2, 4)}, "call_turn: Q = 4, wanted 3 as in call_similarity"),
+    ],
+)
+def test_signals_agree_in_the_axes_that_they_share(signals, said):
+    arrays = {name: np.zeros(shape, tj.signal_spec(name).dtype) for name, shape in signals.items()}
+    with pytest.raises(ValueError, match=said):
+        tj.Trajectory(
+            tokens=np.zeros((1, 2, 3), int), action_mask=np.ones((1, 2, 3), bool), outcome=[[0, 1]], signals=arrays
+        )

@@ -28,11 +28,12 @@ def batch_whiten(
     eps: float = 1e-8,
     ddof: Ddof = 1,
     shift: bool = True,
+    under_root: bool = True,
 ) -> Credit:
     """``(x - mean) / sqrt(var + eps)`` over everything in the batch that has credit; equal values give 0.
 
     Args:
-      eps: added to the variance.
+      eps: added to the variance; with `under_root` False to the standard deviation.
       ddof: 1 divides the squares by n - 1.
       shift: with False the mean stays, which keeps sums and silent groups as they are.
     """
@@ -44,9 +45,11 @@ def batch_whiten(
     high = context.max(numerics.masked_max(x, mask))
     low = -context.max(-numerics.masked_min(x, mask))
     # Judged on the raw values: rounding noise over a small root must not become credit.
-    spread = high - low > 1e-6 * jnp.maximum(jnp.abs(high), jnp.abs(low))
-    varies = spread & (count > ddof)
-    value = (centred if shift else x) * jax.lax.rsqrt(jnp.where(varies, variance, 0.0) + eps)
+    differ = high - low > 1e-6 * jnp.maximum(jnp.abs(high), jnp.abs(low))
+    varies = differ & (count > ddof)
+    variance = jnp.where(varies, variance, 0.0)
+    spread = jnp.sqrt(variance + eps) if under_root else numerics.safe_sqrt(variance) + eps
+    value = numerics.safe_divide(centred if shift else x, spread)
     return credit.with_value(jnp.where(varies, value, 0.0))
 
 

@@ -5,13 +5,14 @@ Each returns a piece, so they nest.
 
 from collections.abc import Sequence
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax import numpy as jnp
 
 from creditjax.algebra.core import Context, Transform, as_leaf, check_piece, run
 from creditjax.algebra.credit import LIFT_NEEDS, Credit, Level, lift
+from creditjax.hyperparameters import check_choice
 from creditjax.trajectory import Trajectory
 
 Array = jax.Array
@@ -46,31 +47,42 @@ def _chain(children: Sequence[Transform], given: Credit | None, batch: Trajector
     return credit
 
 
-def blend(*weighted: tuple[Transform, Any]) -> Transform:
+def blend(*weighted: tuple[Transform, Any], require: Literal["any", "all"] = "any") -> Transform:
     """Weighted sum of estimators (or of transforms of one credit); weights are floats or schedules.
 
     Parts of one level are added at that level, parts of different levels at tokens. Credit is assigned where any part
-    assigns it. `blend((a, 1.0), (b, 0.5))` equals ``a + 0.5 b``.
+    assigns it; with `require` "all", where every part does: a score that was never made is then no score of 0.
+    `blend((a, 1.0), (b, 0.5))` equals ``a + 0.5 b``.
 
     Raises:
       TypeError: sources mixed with transforms, or no common level to take.
+      ValueError: another `require`.
     """
     if not weighted or not all(isinstance(x, tuple) and len(x) == 2 for x in weighted):
         raise TypeError(f"blend: {weighted!r}, wanted pairs (estimator, weight)")
+    check_choice("blend: require", require, Literal["any", "all"])
     parts = [part for part, _ in weighted]
     for i, part in enumerate(parts):
         check_piece(f"blend: part {i} is", part)
     weights = {f"weight_{i}": as_leaf(f"blend(weight {i})", weight) for i, (_, weight) in enumerate(weighted)}
     takes, gives = _common("blend", parts)
-    return _combinator(_blend, "blend", parts, takes=takes, gives=gives, hyperparameters=weights)
+    static = (("require", require),) if require != "any" else ()
+    return _combinator(_blend, "blend", parts, takes=takes, gives=gives, hyperparameters=weights, static=static)
 
 
 def _blend(
-    children: Sequence[Transform], given: Credit | None, batch: Trajectory, context: Context, **weights: Array
+    children: Sequence[Transform],
+    given: Credit | None,
+    batch: Trajectory,
+    context: Context,
+    require: Literal["any", "all"] = "any",
+    **weights: Array,
 ) -> Credit:
     results = _aligned([run(child, given, batch, context) for child in children], batch)
     value = sum(weights[f"weight_{i}"] * x.value for i, x in enumerate(results))
-    valid = functools.reduce(jnp.logical_or, [x.valid for x in results])
+    join = jnp.logical_or if require == "any" else jnp.logical_and
+    valid = functools.reduce(join, [x.valid for x in results])
+    value = value if require == "any" else jnp.where(valid, value, 0.0)
     return Credit(value, valid, _merge(results), results[0].level)
 
 

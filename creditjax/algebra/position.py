@@ -12,7 +12,7 @@ from creditjax.algebra.credit import Credit, Level
 from creditjax.algebra.credit import lift as lift_credit
 from creditjax.kernels import kl, prefix, returns, segments
 from creditjax.kernels import vtrace as vtrace_kernel
-from creditjax.trajectory import Trajectory, last_action, vote_mask, vote_weight
+from creditjax.trajectory import Trajectory, last_action, require_bootstrap, vote_mask, vote_weight
 
 Array = jax.Array
 
@@ -132,11 +132,8 @@ def gae(
         return advantage, target
 
     signals = batch.signals
-    if batch.truncated is not None and "next_value" not in signals and truncation == "bootstrap":
-        raise ValueError(
-            "signal 'next_value': absent, but the batch has `truncated`: what was cut off has to go on with the value "
-            "of its own last observation, not with the next episode's. Add it, or ask for truncation='drop'"
-        )
+    if truncation == "bootstrap":
+        require_bootstrap(batch, "gae with truncation='bootstrap' (the other choice is 'drop')")
     advantage, target = jax.vmap(one)(
         credit.value,
         credit.valid,
@@ -167,7 +164,11 @@ def vtrace(
 
     It already holds the truncated importance weight, so it goes with a plain ``-credit * logprob`` loss.
     `extras["value_target"]` is vs.
+
+    Raises:
+      ValueError: the batch has `truncated` and no `next_value`.
     """
+    require_bootstrap(batch, "vtrace")
 
     def one(reward, mask, value, current, behaviour, next_value, terminated, truncated):
         kept = dict(next_value=next_value, terminated=terminated, truncated=truncated)

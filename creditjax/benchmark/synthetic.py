@@ -5,7 +5,7 @@ import numpy as np
 from creditjax.trajectory import FIELDS, SIGNALS, Trajectory, signal_spec
 
 # Sizes of the axes that the batch's shape does not fix; of one that is not here, `_OTHER`.
-SIZES = {"K": 8, "K+1": 9, "N": 4, "2^N": 16, "C": 2, "M": 2, "Q": 8, "E": 8, "R": 4, "F": 4, "H": 8}
+SIZES = {"K": 8, "K+1": 9, "N": 4, "2^N": 16, "C": 2, "V": 2, "M": 2, "Q": 8, "E": 8, "R": 4, "F": 4, "H": 8}
 _OTHER = 3
 
 # Integer signals that index something: the axis that they point into. Others are small keys.

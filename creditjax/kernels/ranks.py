@@ -58,8 +58,9 @@ def top_share(x: Array, mask: Array, share: float | Array) -> Array:
     [True, True, False, False]
     """
     values = jnp.where(mask, x.astype(jnp.float32), -jnp.inf)
-    # A share such as 0.4 is not exact in binary: 0.4 of 10 is 4, not 5.
-    kept = jnp.ceil(share * numerics.masked_count(mask) - 1e-6).astype(jnp.int32)
+    # A share such as 0.4 is not exact in binary, and its product is rounded once more: 0.4 of 10 is 4, not 5.
+    wanted = share * numerics.masked_count(mask)
+    kept = jnp.ceil(wanted - 2e-7 * wanted - 1e-6).astype(jnp.int32)
     least = kth_smallest(values, jnp.minimum(x.shape[0] - kept, x.shape[0] - 1))
     above, tied = mask & (values > least), mask & (values == least)
     place = jax.lax.associative_scan(jnp.add, tied.astype(jnp.int32))  # linear, where a cumulative sum is a window of T

@@ -30,7 +30,7 @@ from creditjax import hyperparameters
 from creditjax.models.base import PolicyOutput
 from creditjax.objectives.aggregate import Aggregation
 from creditjax.objectives.terms import Terms
-from creditjax.trajectory import Trajectory, signal_spec, vote_weight
+from creditjax.trajectory import Trajectory, signal_spec, vote_mask, vote_weight
 
 Array = jax.Array
 P = ParamSpec("P")
@@ -181,6 +181,11 @@ def statistic_like(name: str, x: Array) -> Array:
 def loss_mask(credit: CreditLike | None, batch: Trajectory) -> Array:
     """Which positions enter a loss and its counts, bool ``[..., T]``: the extra `loss_mask`, else `action_mask`."""
     return batch.action_mask if credit is None else credit.extras.get("loss_mask", batch.action_mask)
+
+
+def learned_mask(credit: CreditLike, batch: Trajectory) -> Array:
+    """Which positions a critic learns from, bool ``[..., T]``: those of the loss in rollouts that vote (are scored)."""
+    return loss_mask(credit, batch) & vote_mask(batch)[..., None]
 
 
 def loss_votes(credit: CreditLike, batch: Trajectory) -> Array:

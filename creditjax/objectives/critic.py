@@ -10,10 +10,10 @@ from creditjax.kernels import returns, vtrace
 from creditjax.kernels.losses import value_loss
 from creditjax.models.base import PolicyOutput
 from creditjax.objectives.aggregate import Aggregation, Mode, aggregate
-from creditjax.objectives.base import CreditLike, Objective, loss_mask, objective, require, require_extra
+from creditjax.objectives.base import CreditLike, Objective, learned_mask, objective, require, require_extra
 from creditjax.objectives.regularizers import _of_parts, _prepare_parts
 from creditjax.objectives.terms import Term, Terms
-from creditjax.trajectory import Trajectory, vote_mask
+from creditjax.trajectory import Trajectory, require_bootstrap
 
 Array = jax.Array
 
@@ -24,12 +24,8 @@ def _needs_value(correction: str, **_) -> tuple[str, ...]:
     return ("value", "logprob") if correction == "vtrace" else ("logprob",)
 
 
-def _learned(credit: CreditLike, batch: Trajectory) -> Array:
-    return loss_mask(credit, batch) & vote_mask(batch)[..., None]
-
-
 def _prepare(new: PolicyOutput, credit, batch: Trajectory, *, correction, gamma, lam, rho_bar, weight_bar, **_):
-    mask, behaviour = _learned(credit, batch), require(batch, "logprob", "aligned_value")
+    mask, behaviour = learned_mask(credit, batch), require(batch, "logprob", "aligned_value")
     reward = batch.reward
     if reward is None:
         pay = returns.place_outcome
@@ -54,6 +50,8 @@ def _prepare(new: PolicyOutput, credit, batch: Trajectory, *, correction, gamma,
     for _axis in batch.batch_shape:
         one = jax.vmap(one)
     value = require(batch, "value", "aligned_value") if correction == "vtrace" else None
+    if correction == "vtrace":
+        require_bootstrap(batch, "aligned_value with correction='vtrace'")
     next_value = batch.signals.get("next_value")
     target, weight = one(reward, mask, new.logprob, behaviour, value, next_value, batch.terminated, batch.truncated)
     weight = numerics.safe_divide(weight, numerics.masked_mean(weight, mask))
@@ -82,7 +80,8 @@ def aligned_value(
     Unscored rollouts are left out.
 
     Args:
-      correction: "vtrace", the target of V-trace with weights 1; "monte_carlo", the return to go with the weight
+      correction: "vtrace", the target of V-trace with weights 1; "monte_carlo", the return to go (to where the rollout
+        was cut off, if there is no `next_value`) with the weight
         ``w_t ∝ clip(Π_{u >= t} π(a_u) / π_behaviour(a_u), 1 / weight_bar, weight_bar)`` of mean 1 over the minibatch.
         Without the clip its minimum is V of the updated policy, exactly.
       gamma: discount.
@@ -91,10 +90,13 @@ def aligned_value(
       weight_bar: > 0, clip of the Monte Carlo weight.
       coefficient: weight of the loss.
       aggregation: how token losses become one number.
+
+    Raises:
+      ValueError: the policy has no value head; or a batch with `truncated` has no `next_value`.
     """
     if new.value is None:
         raise ValueError("aligned_value needs `new.value` [..., T]; the policy has no value head")
-    mask = _learned(credit, batch)
+    mask = learned_mask(credit, batch)
     weight, target = (
         jax.lax.stop_gradient(numerics.select(require_extra(credit, name, "aligned_value", _MISSING), mask))
         for name in ("value_weight", "value_target")

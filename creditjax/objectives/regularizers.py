@@ -10,7 +10,7 @@ from creditjax.kernels.losses import value_loss
 from creditjax.models.base import PolicyOutput
 from creditjax.numerics import select
 from creditjax.objectives.aggregate import Aggregation, Mode, aggregate
-from creditjax.objectives.base import CreditLike, Objective, loss_mask, objective, require, require_extra
+from creditjax.objectives.base import CreditLike, Objective, learned_mask, loss_mask, objective, require, require_extra
 from creditjax.objectives.terms import Term, Terms
 from creditjax.trajectory import Trajectory
 
@@ -58,11 +58,12 @@ def value(
 ) -> Terms:
     """``coefficient · ½ (V − target)²``, or the larger of it and its clipped form; target is the extra `value_target`.
 
-    Clipping needs the signal `value`, the critic's output at the time of the rollout.
+    Unscored rollouts, whose target nobody knows, leave the loss and its count. Clipping needs the signal `value`, the
+    critic's output at the time of the rollout.
     """
     if new.value is None:
         raise ValueError("the value objective needs `new.value` [..., T]; the policy has no value head")
-    mask = loss_mask(credit, batch)
+    mask = learned_mask(credit, batch)
     target = require_extra(credit, "value_target", "value", "estimators with a critic (gae, vtrace) put it there")
     old = None if clip is None else jax.lax.stop_gradient(select(require(batch, "value", "value with clip"), mask))
     loss = value_loss(select(new.value, mask), jax.lax.stop_gradient(select(target, mask)), old, clip)

@@ -33,7 +33,7 @@ from creditjax.process.labels import up_to_error
 from creditjax.process.metrics import predict_first_error
 from creditjax.process.records import Record
 from creditjax.tasks.tokenizer import Tokenizer
-from creditjax.trajectory import Trajectory
+from creditjax.trajectory import Trajectory, segment_mask
 
 Array = jax.Array
 Batch = TypeVar("Batch", bound="StepBatch | TextBatch")
@@ -507,7 +507,7 @@ def segment_stream(batch: Trajectory) -> Stream:
 def boundary_score(model: StepRewardModel, params: Params, batch: Trajectory) -> Array:
     """What the model says at the end of the prompt and of every segment, f32 ``[P, G, K + 1]``, in one pass.
 
-    NaN at the boundary behind a segment without an acted token, and before a rollout without a prompt.
+    Behind a segment without an acted token it is what it was before. NaN before a rollout without a prompt.
 
     Raises:
       ValueError: segments or `token_mask` are absent, or the model is not of direction "forward" (the reversed text
@@ -518,6 +518,7 @@ def boundary_score(model: StepRewardModel, params: Params, batch: Trajectory) ->
     begun = jnp.cumsum(acted, axis=-1) > 0
     prompt = jnp.max(jnp.where(stream.mask & ~begun, jnp.arange(batch.length), -1), axis=-1)
     ends = jnp.concatenate([prompt[:, None], stream.step_end], axis=-1)
+    ends = jnp.where(ends >= 0, ends, jax.lax.cummax(ends, axis=1))
     p = jnp.exp(model.logprob(params, stream._replace(step_end=ends))[0])
     return jnp.where(ends >= 0, p, jnp.nan).reshape(*batch.batch_shape, batch.num_segments + 1)
 
@@ -527,10 +528,12 @@ def step_signals(model: StepRewardModel, params: Params, batch: Trajectory) -> d
 
     `step_score` ``[P, G, K]`` is p, the probability that the model gives each segment; `process_reward` ``2 p - 1``;
     `prover_value` ``[P, G, K + 1]`` the same p at every boundary, for a model that was trained on the share of
-    completions that are right. NaN and errors are those of :func:`boundary_score`.
+    completions that are right. A segment without an acted token has no score: NaN. Errors are those of
+    :func:`boundary_score`.
     """
     p = boundary_score(model, params, batch)
-    return {"step_score": p[..., 1:], "process_reward": 2.0 * p[..., 1:] - 1.0, "prover_value": p}
+    score = jnp.where(segment_mask(batch), p[..., 1:], jnp.nan)
+    return {"step_score": score, "process_reward": 2.0 * score - 1.0, "prover_value": p}
 
 
 def process_reward(model: StepRewardModel, params: Params, batch: Trajectory, *, signed: bool = True) -> Trajectory:

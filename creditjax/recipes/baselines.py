@@ -154,9 +154,10 @@ def dapo(
     """GRPO with clip-higher, dynamic sampling, a token-mean loss and soft overlong punishment (Yu et al. 2025,
     arXiv:2503.14476).
 
-    `max_length` > 0 switches the punishment on. With `dynamic`, groups whose rollouts are all right or all wrong
-    (signal `accuracy`) leave the loss and its denominators, and the sampler is asked to replace them, up to
-    `max_batches` batches a step.
+    `max_length` > 0 switches the punishment on; it goes down to `-factor` and no further, as in the paper
+    (`overlong_penalty(floor=False)` goes on, as common code does). With `dynamic`, groups whose rollouts are all right
+    or all wrong (signal `accuracy`), groups of one among them, leave the loss and its denominators, and the sampler is
+    asked to replace them, up to `max_batches` batches a step.
     """
     punish = [overlong_penalty(max_length=max_length, buffer=buffer, factor=factor)] if max_length else []
     drop = [drop_constant_groups(by="accuracy")] if dynamic else []
@@ -183,8 +184,10 @@ def cispo_(eps_low: float = 1.0, eps_high: float = 0.28, eps: float = 1e-6) -> P
 @register("gpg", tier="baseline", claims=("scale_equivariant", "sign_preserved"))
 def gpg(count_by: str = "reward", f_norm: float = 1.0) -> Parts:
     """Group-mean baseline, scaled up for rollouts without reward; plain policy gradient (Chu et al. 2025,
-    arXiv:2504.02546).
+    arXiv:2504.02546). The credit is divided by `f_norm`.
     """
+    if not is_on(f_norm):
+        raise ValueError("f_norm = 0, wanted a number > 0")
     estimator = chain(outcome(), group_center(), rescale_valid(count_by=count_by), scale(1.0 / f_norm))
     return Parts(estimator, policy_gradient(aggregation="token_mean"))
 

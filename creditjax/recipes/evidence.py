@@ -195,6 +195,8 @@ def explainable_shaping(
     SHAP over spans would be one more. `inner` is what makes credit of the rewards: whitened returns, or generalised
     advantages with a critic.
     """
+    if len(weights) < 2:
+        raise ValueError(f"weights: {weights}, wanted one for each explainer and one for the sparse reward")
     if all(isinstance(w, int | float) for w in weights) and (min(weights) < 0 or abs(sum(weights) - 1) > 1e-6):
         raise ValueError(f"weights: {weights}, wanted numbers >= 0 that sum to 1")
     if inner not in ("reinforce_plus_plus", "gae"):

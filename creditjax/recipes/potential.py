@@ -254,8 +254,9 @@ def pav(alpha: float = 5.0, tries: int = 4, baseline: str = "leave_one_out") -> 
     """RLOO's credit plus `alpha` times the progress that each step makes under a prover (PAV, arXiv:2410.08146).
 
     ``a_k = V_{k+1} - V_k`` (``outcome - V_k`` for the last step) with V the success probability of the best of `tries`
-    tries of the base prover; 1 takes the signal as it is. The progress is not summed over later steps. `alpha` was 5
-    for a small and 3 for a larger policy. `baseline` is "leave_one_out" or "group_mean".
+    tries of the base prover; 1 takes the signal as it is. The progress is not summed over later steps, and a step
+    beside a boundary that was never valued (NaN) has none. `alpha` was 5 for a small and 3 for a larger policy.
+    `baseline` is "leave_one_out" or "group_mean".
     """
     centre = choose("baseline", baseline, {"leave_one_out": leave_one_out, "group_mean": group_center})()
     credit = blend((chain(outcome(), centre), 1.0), (redistribute("prover_value", tries), alpha))
@@ -314,7 +315,8 @@ def spae(
 
     A is the centred outcome; ``f = 1 - alpha (1 - exp(-C))`` with C the number of earlier steps whose potential is
     above `threshold`; g the exponential of the potential's rise, ranked and centred over the batch. The potential is
-    1.5 a c + 0.5 a - c of an early answer's correctness and confidence. Silent groups leave the loss.
+    1.5 a c + 0.5 a - c of an early answer's correctness and confidence. Silent groups leave the loss, not the
+    statistics of the batch.
     """
     phi = step_potential()
     compared = chain(outcome(), group_center(), drop_constant_groups(by="outcome"))
@@ -378,7 +380,7 @@ def genac(gamma: float = 1.0, lam: float = 1.0, whiten: bool = True, eps_clip: f
 
     ``delta_k = gamma v_{k+1} - v_k``, ``outcome - v_k`` for the last step; v is the mean of what the critic's draws
     state as the step begins, the group's mean outcome where none states a number. The critic is yours: nothing here
-    trains one.
+    trains one. Tokens outside steps have no credit and no say in the whitening.
     """
     paid = chain(outcome(), at_last_segment(), segment_gae(stated_value(), gamma=gamma, lam=lam))
     return Parts(chain(paid, to_tokens(), batch_whiten() if whiten else identity()), _clipped(eps_clip))

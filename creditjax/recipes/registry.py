@@ -14,7 +14,7 @@ import json
 from typing import Any, NamedTuple
 
 from creditjax.algebra import Schedule, Transform, needs
-from creditjax.hyperparameters import check_type, is_float
+from creditjax.hyperparameters import check_choice, check_ranges, check_type, is_float
 from creditjax.naming import nearest
 from creditjax.objectives import Objective
 from creditjax.trajectory import FIELDS
@@ -246,6 +246,10 @@ def recipe(name: str, **overrides: Any) -> Recipe:
             check_type(f"recipe {name!r}: {given}", value, kind)
     try:
         parts = entry.make(**overrides)
+        # After the pieces, which know better what to say.
+        for given, value in overrides.items():
+            check_choice(given, value, kinds[given].annotation)
+        check_ranges({**defaults, **overrides})
     except (TypeError, ValueError) as error:
         # What the pieces say speaks of their own parameters.
         given = ", ".join(f"{key}={value!r}" for key, value in overrides.items())

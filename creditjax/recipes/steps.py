@@ -160,10 +160,11 @@ def vpr(
     or over all where fewer than `min_group_size` rollouts reach it. With state groups the episode goes on with one of
     the best candidates, or with any (`commit` "sample"), which keeps to the states that the policy itself visits.
     """
-    centre = (drop_silent_groups(), group_center(), batch_whiten(ddof=0, eps=eps * eps))
+    centre = (drop_silent_groups(), group_center(), batch_whiten(ddof=0, eps=eps, under_root=False))
     divide = (drop_silent_groups(), group_normalize(ddof=0, eps=eps))
     by_state = blend((signal("candidate_reward"), 1.0), (outcome(), outcome_scale))
-    by_turn = blend((signal("process_reward"), 1.0), (chain(outcome(), at_last_segment()), outcome_scale))
+    paid = chain(outcome(), at_last_segment())
+    by_turn = blend((signal("process_reward"), 1.0), (paid, outcome_scale), require="all")
     modes = {
         "mean_then_batch_whiten": lambda: chain(by_state, *centre),
         "group_whiten": lambda: chain(by_state, *divide),
@@ -188,7 +189,8 @@ def vppo_prefix(
 
     The first error is the first step whose score is below `threshold`; the prefix is shortened by a `margin`: the
     length of the "prompt", a "ratio" `margin_size` of the rollout, or a "fixed" number of tokens. `relu` keeps good
-    prefixes from being pushed down. A rollout is wrong if its outcome is 0. No division by a std.
+    prefixes from being pushed down. Outcomes are 0 (wrong) or 1. No division by a
+    std.
     """
     prefix = good_prefix(threshold=threshold, margin=margin, size=margin_size)
     rescued = where(outcome(), outcome(), chain(prefix, scale(alpha)))
@@ -208,7 +210,7 @@ def tp_grpo_thought(
     eps_clip: float = 0.2,
 ) -> Parts:
     """GRPO, less ``alpha * accuracy of the group`` on wrong thoughts of right solutions, and 0 on the thoughts of wrong
-    solutions that did not lead to the answer (TP-GRPO, arXiv:2507.23317).
+    solutions that did not lead to the answer (TP-GRPO, arXiv:2507.23317). Outcomes are 0 (wrong) or 1.
 
     A thought is a run of steps with equal `thought_label` (right, or in a wrong solution matched: 1). The paper adds up
     the rewards of this and later thoughts; labels of neighbouring thoughts differ, so that sum is the closed form here,
@@ -250,9 +252,10 @@ def prorag(prm_beta: float = 0.5, ddof: int = 0, eps: float = 1e-6, eps_clip: fl
     """GRPO plus `prm_beta` times ``PRM score + format`` of each step, normalised over all steps of the group (ProRAG;
     release lilinwz/ProRAG).
 
-    The outcome is ``2 F1 + format of the trace``; how it is made is the task's business.
+    The outcome is ``2 F1 + format of the trace``; how it is made is the task's business. A step that was never scored
+    has no say in the normalisation and gets the outcome's credit alone.
     """
-    score = blend((signal("process_reward"), 1.0), (signal("step_format"), 1.0))
+    score = blend((signal("process_reward"), 1.0), (signal("step_format"), 1.0), require="all")
     steps = chain(score, pooled_normalize(ddof=ddof, eps=eps))
     loss = clipped_surrogate(eps_low=eps_clip, eps_high=eps_clip, aggregation="token_mean")
     return Parts(blend((grpo_credit(ddof, eps), 1.0), (steps, prm_beta)), loss)

@@ -73,6 +73,7 @@ def absorbing_flow(attention: Array, mask: Array, prompt: Array, answer: Array) 
       prompt: bool ``[T]``.
       answer: bool ``[T]``.
     """
+    mask, prompt, answer = map(jnp.asarray, (mask, prompt, answer))
     length = len(mask)
     order = jnp.arange(length)
     edge = jnp.where((order[None, :] < order[:, None]) & mask[:, None] & mask, attention, 0.0)

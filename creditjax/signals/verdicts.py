@@ -33,6 +33,9 @@ class Judgement(NamedTuple):
 def read_judgement(tokens: Array, mask: Array, steps: Array, *, right: int, wrong: int, num_steps: int) -> Judgement:
     """Reads the labels of judgements, any leading axes.
 
+    One that does not have exactly a label a step and one for the outcome is not parsed; a label token in the reasoning
+    counts too.
+
     Args:
       tokens: i32 ``[..., T]``.
       mask: bool ``[..., T]``, where the judge wrote.

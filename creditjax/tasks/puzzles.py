@@ -168,14 +168,17 @@ def minefield(rows: int, columns: int, mines: int, most: int = 200_000) -> Minef
     """Enumerates the layouts.
 
     Raises:
-      ValueError: more mines than cells, or more than `most` layouts.
+      ValueError: a field without cells, more mines than cells, or more than `most` layouts.
     """
+    if rows < 1 or columns < 1:
+        raise ValueError(f"rows, columns: {rows} x {columns}, wanted at least one of each")
     cells = rows * columns
     if not 0 <= mines <= cells or math.comb(cells, mines) > most:
         raise ValueError(
             f"mines: {mines} on {rows} x {columns} cells, wanted at most {most} layouts of at most {cells}"
         )
-    chosen = np.array(list(itertools.combinations(range(cells), mines)), np.int32).reshape(-1, mines)
+    count = math.comb(cells, mines)
+    chosen = np.array(list(itertools.combinations(range(cells), mines)), np.int32).reshape(count, mines)
     layouts = np.zeros((len(chosen), cells), bool)
     np.put_along_axis(layouts, chosen, True, axis=1)
     row, column = np.divmod(np.arange(cells), columns)

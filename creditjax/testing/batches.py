@@ -114,7 +114,7 @@ class _Draw:
         self.rng, self.shape, self.hostile = rng, shape, hostile
         p, g, t = shape
         self.sizes = {"P": p, "G": g, "T": t, "K": segments, "K+1": segments + 1, "N": agents, "2^N": 2**agents}
-        self.sizes |= {"C": 2, "M": 2, "Q": 4, "E": 3, "R": 3, "F": 2, "J": 3}
+        self.sizes |= {"C": 2, "V": 2, "M": 2, "Q": 4, "E": 3, "R": 3, "F": 2, "J": 3}
         self.sizes |= {"B": 3, "S": 2, "Y": 3, "D": 2, "H": 3, "X": 3}
         self.made: dict[str, np.ndarray] = {}
 

@@ -49,3 +49,9 @@ def test_top_share_and_median_of_what_is_selected(x, mask, share):
 def test_other_types_are_read_as_floats(kind):
     x = jnp.array([3, -4, 0, 7, 7, -1, 2, 5, 100], kind)
     np.testing.assert_array_equal(every(x, np.arange(LENGTH)), np.sort(np.asarray(x, np.float32)))
+
+
+@pytest.mark.parametrize(("share", "n", "kept"), [(0.3, 800, 240), (0.6, 400, 240), (0.15, 1500, 225), (0.301, 10, 4)])
+def test_rounding_of_a_share_keeps_no_item_too_many(share, n, kept):
+    chosen = ranks.top_share(jnp.arange(n, dtype=jnp.float32), jnp.ones(n, bool), jnp.float32(share))
+    assert int(chosen.sum()) == kept

@@ -206,3 +206,59 @@ def test_a_gate_that_is_missing_is_named_and_may_be_left_out():
     assert gated_supervised(gate=None).needs == ()
     assert gated_supervised(gate=None)(new, None, bare)["imitation"].count > 0
     assert policy_gradient().needs == ()
+
+
+@pytest.mark.parametrize("hidden", ["outcome", "votes"])
+@pytest.mark.parametrize("name", ["ppo", "gae", "vtrace", "token_credit", "red", "ma_rlhf", "pact_critic"])
+def test_no_critic_learns_from_a_rollout_that_nobody_scored(name, hidden):
+    """Nobody knows its return: it leaves the value loss and the count, whatever its values are."""
+    recipe = cj.recipe(name)
+    mask = np.arange(4) < np.array([4, 3, 2])[:, None]
+    rng = np.random.default_rng(0)
+    unknown = {"outcome": [[1.0, 0.0, np.nan]]} if hidden == "outcome" else {"votes": np.array([[True, True, False]])}
+    made = Trajectory(
+        **{
+            "tokens": np.zeros((1, 3, 4), int),
+            "action_mask": mask[None],
+            "outcome": [[1.0, 0.0, 1.0]],
+            "logprob": np.full((1, 3, 4), -1.0),
+            "segment": np.where(mask, np.arange(4) // 2, -1)[None],
+            "num_segments": 2,
+            **unknown,
+        },
+        signals={s: rng.normal(size=shape_of(s)) for s in recipe.signals},
+    )
+    credit = cj.estimate(recipe.estimator, made)
+    new = PolicyOutput(*(jnp.asarray(rng.normal(size=(1, 3, 4)), jnp.float32) for _ in range(3)))
+    loss = phases(recipe.objective)[-1]
+    prepared = loss.prepare(new, credit, made)
+
+    def of_value(value):
+        return loss(new._replace(value=value), prepared, made)["value"]
+
+    assert float(of_value(new.value).count) == 7
+    slope = jax.grad(lambda value: of_value(value).sum)(new.value)
+    assert not np.asarray(slope)[0, 2].any() and np.asarray(slope)[0, :2].any()
+
+
+def shape_of(signal: str) -> tuple[int, ...]:
+    sizes = {"P": 1, "G": 3, "T": 4}
+    return tuple(sizes[axis] for axis in cj.signal_spec(signal).axes)
+
+
+@pytest.mark.parametrize("correction", ["vtrace", "estimator"])
+def test_what_was_cut_off_does_not_go_on_with_the_next_episode(correction):
+    row = dict(tokens=np.zeros((1, 1, 2), int), action_mask=np.ones((1, 1, 2), bool), outcome=[[0.0]])
+    row |= dict(logprob=np.full((1, 1, 2), -1.0), truncated=[[[True, False]]], reward=np.zeros((1, 1, 2)))
+    signals = {"value": [[[1.0, 100.0]]], "logprob_current": np.full((1, 1, 2), -1.0)}
+    new = PolicyOutput(*(jnp.full((1, 1, 2), -1.0),) * 3)
+
+    def target(more):
+        made = Trajectory(**row, signals={**signals, **more})
+        if correction == "estimator":
+            return cj.estimate(cj.algebra.chain(cj.algebra.rewards(), cj.algebra.vtrace(gamma=1.0)), made)
+        return aligned_value().prepare(new, cj.estimate(cj.recipe("reinforce").estimator, made), made)
+
+    with pytest.raises(ValueError, match="signal 'next_value': absent, but the batch has `truncated`"):
+        target({})
+    np.testing.assert_allclose(target({"next_value": [[[1.0, 0.0]]]}).extras["value_target"], [[[1, 0]]])

@@ -196,7 +196,7 @@ def random_batch(
     d["read_identity"] = np.where(mask, (call >= 0) & (rng.random(mask.shape) < 0.7), rng.random(mask.shape) < 0.5)
     d["read_is_oracle"] = rng.random((p_, g_, reads)) < 0.6
 
-    sizes = {"P": p_, "G": g_, "T": t_, "K": k_, "K+1": k_ + 1, "N": agents, "C": 2, "F": 2, "J": 3, "L": 3}
+    sizes = {"P": p_, "G": g_, "T": t_, "K": k_, "K+1": k_ + 1, "N": agents, "C": 2, "V": 2, "F": 2, "J": 3, "L": 3}
     sizes |= {"B": 3, "S": 2, "Y": 3, "D": 2, "H": 3, "X": 3}
     d["budget"] = np.sort(rng.choice(np.arange(1, t_ + 1), size=(p_, 3))).astype(np.int32)
     read = {"T": mask, "K": owned, "K+1": boundary}

@@ -9,6 +9,8 @@ import numpy as np
 import optax
 import pytest
 
+import creditjax
+from creditjax import algebra
 from creditjax.models.transformer import TransformerConfig
 from creditjax.process import metrics, prm
 from creditjax.process.records import Record
@@ -189,6 +191,20 @@ def rollouts():
     )
 
 
+def test_progress_adds_up_over_a_segment_without_a_token():
+    """The step behind it keeps its progress: the steps of a rollout sum to the outcome less the value of the prompt."""
+    data = rollouts()
+    segment = jnp.array([[[-1, -1, 0, 0, 2, -1, 2, 2], [-1, -1, 1, 1, 2, -1, -1, -1]]])
+    data = data.replace(segment=segment, action_mask=segment >= 0, outcome=jnp.array([[1.0, 0.0]]))
+    data = prover_value(MODELS["forward"], trained("forward"), data)
+    estimator = creditjax.chain(algebra.redistribute("prover_value", 1), algebra.at_segment_end())
+    progress = creditjax.estimate(estimator, data)
+    wanted = data.outcome - data.signals["prover_value"][..., 0]
+    np.testing.assert_allclose(progress.value.sum(-1), wanted, atol=1e-6)
+    steps = prm.step_signals(MODELS["forward"], trained("forward"), data)
+    assert jnp.isnan(steps["step_score"]).tolist() == [[[False, True, False], [True, False, False]]]
+
+
 def test_signals_of_rollouts():
     model, params, data = MODELS["forward"], trained("forward"), rollouts()
     signed = process_reward(model, params, data).signals["process_reward"]
@@ -198,7 +214,8 @@ def test_signals_of_rollouts():
     np.testing.assert_allclose(plain[0, 0, :2], plain[0, 1, :2], atol=1e-6)  # a later segment is not read
     value = prover_value(model, params, data).signals["prover_value"]
     assert value.shape == (1, 2, 4)
-    np.testing.assert_allclose(value[..., 1:], plain, atol=1e-6)
+    np.testing.assert_allclose(value[0, 0, 1:], plain[0, 0], atol=1e-6)
+    np.testing.assert_allclose(value[0, 1, 1:], [*plain[0, 1, :2], plain[0, 1, 1]], atol=1e-6)  # nothing new was said
     np.testing.assert_allclose(value[0, 0, 0], value[0, 1, 0], atol=1e-6)
     # Boundary 0 has read the prompt: tokens 0 and 1.
     mask = data.signals["token_mask"][0, :1, :2]

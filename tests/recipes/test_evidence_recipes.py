@@ -353,7 +353,9 @@ def test_gradients_of_weights_are_finite_where_evidence_is_silent():
         reads = recipe.estimator.needs
         batch = to_trajectory(make(0), reads)
         silent = {
-            s: np.where(batch.action_mask.reshape(3, 4, 12, *(1,) * (x.ndim - 3)), 0.0, np.nan)
+            s: np.broadcast_to(
+                np.where(batch.action_mask.reshape(3, 4, 12, *(1,) * (x.ndim - 3)), 0.0, np.nan), x.shape
+            )
             for s, x in batch.signals.items()
             if x.ndim >= 3 and x.shape[2] == 12
         }

@@ -156,3 +156,30 @@ def test_a_recipe_survives_pickling(name):
 
 def _parts(recipe):
     return recipe.estimator, recipe.objective
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("lampo", {"tau": 0.0}, "tau = 0.0, wanted a number > 0"),
+        ("gcpo_guidance", {"tau": -1.0}, "tau = -1.0, wanted a number > 0"),
+        ("gpg", {"f_norm": 0}, "f_norm = 0, wanted a number > 0"),
+        ("grpo", {"eps": -0.1}, "eps = -0.1, wanted >= 0"),
+        ("optimal_token_baseline", {"eps": -1}, "eps = -1, wanted >= 0"),
+        ("vtrace", {"rho_pg_bar": -1.0}, "rho_pg_bar = -1.0, wanted a number > 0"),
+        ("flowtracer", {"rho": 2.0}, r"rho = 2.0, wanted a number in \[0, 1\]"),
+        ("hicra", {"alpha": -2.0}, "alpha = -2.0, wanted a number >= 0"),
+        ("dapo", {"max_length": 4, "buffer": -2}, "buffer = -2, wanted a number >= 0"),
+        ("dapo", {"factor": float("nan")}, "factor = nan"),
+        ("espo_entropy", {"bins": 0}, "bins = 0, wanted a number > 0"),
+        ("cort_replay", {"w_min": 2.0, "w_max": 0.5}, "w_min = 2.0, wanted at most w_max = 0.5"),
+        ("decaying_process_reward", {"decay_steps": 0.0}, "decay_steps = 0.0, wanted a number > 0"),
+        ("prime", {"beta": float("nan")}, "beta = nan"),
+        ("vpr", {"commit": "nonsense"}, "commit = 'nonsense'; it is one of max, sample"),
+        ("grad2reward", {"weights": ("a",)}, "weights = .'a',., wanted numbers"),
+        ("explainable_shaping", {"weights": (1.0,)}, "wanted one for each explainer"),
+    ],
+)
+def test_constants_that_can_mean_nothing_are_refused(name, given, said):
+    with pytest.raises(ValueError, match=said):
+        cj.recipe(name, **given)

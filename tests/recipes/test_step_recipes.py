@@ -404,3 +404,37 @@ def test_weights_of_votes_are_not_needed_for_pooling():
         for (g, k), x in z.items():
             for t in segments(d, p, g)[k]:
                 assert got[p, g, t] == pytest.approx(0.5 * x, rel=1e-3, abs=1e-4)
+
+
+def test_a_step_that_was_never_scored_is_no_step_of_score_0():
+    d = {
+        "tokens": np.zeros((1, 2, 2), np.int32),
+        "action_mask": np.ones((1, 2, 2), bool),
+        "outcome": np.zeros((1, 2), np.float32),
+        "segment": np.array([[[0, 1], [0, 1]]], np.int32),
+        "signals": {
+            "process_reward": np.array([[[10.1, np.nan], [9.9, 10.0]]], np.float32),
+            "step_format": np.zeros((1, 2, 2), np.float32),
+        },
+        "num_segments": 2,
+    }
+    credit = creditjax.estimate(creditjax.recipe("prorag").estimator, creditjax.Trajectory(**d)).value
+    spread = 0.5 * np.sqrt(1.5)  # prm_beta times the 0.1 by which the first steps lie off the mean, over their std
+    np.testing.assert_allclose(credit, [[[spread, 0], [-spread, 0]]], atol=1e-4)
+    # The turns of one index: none of them may be compared with one that nobody judged.
+    d["signals"] = {"process_reward": np.array([[[1.0, np.nan], [0.0, 1.0]]], np.float32)}
+    by_turn = creditjax.recipe("vpr", mode="turn_index", min_group_size=1).estimator
+    credit = creditjax.estimate(by_turn, creditjax.Trajectory(**d)).value
+    np.testing.assert_allclose(credit, [[[1, 0], [-1, 0]]], atol=1e-4)
+
+
+def test_vpr_adds_eps_to_the_deviation_and_not_under_the_root():
+    batch = creditjax.Trajectory(
+        tokens=np.zeros((1, 4, 1), np.int32),
+        action_mask=np.ones((1, 4, 1), bool),
+        outcome=np.zeros((1, 4)),
+        signals={"candidate_reward": np.array([[1.0, 0, 0, 0]])},
+    )
+    credit = creditjax.estimate(creditjax.recipe("vpr", eps=0.5).estimator, batch).value[0, :, 0]
+    wanted = (np.array([1.0, 0, 0, 0]) - 0.25) / (np.std([1.0, 0, 0, 0]) + 0.5)
+    np.testing.assert_allclose(credit, wanted, rtol=1e-5)

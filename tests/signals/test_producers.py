@@ -55,7 +55,20 @@ def made(params, batch):
 
 
 def test_every_signal_has_the_axes_of_its_row(made, batch):
-    sizes = {"P": 3, "G": 2, "T": batch.length, "K": 4, "K+1": 5, "C": None, "H": 8, "L": 2, "X": 3, "B": 4, "S": 1}
+    sizes = {
+        "P": 3,
+        "G": 2,
+        "T": batch.length,
+        "K": 4,
+        "K+1": 5,
+        "C": None,
+        "V": None,
+        "H": 8,
+        "L": 2,
+        "X": 3,
+        "B": 4,
+        "S": 1,
+    }
     for name in (*OWN, *BOTH):
         spec, value = SIGNALS[name], np.asarray(made.signals[name])
         assert len(spec.axes) == value.ndim and str(value.dtype) == spec.dtype, name
@@ -109,6 +122,8 @@ def test_attention_statistics_against_loops():
     for seed in range(20):
         attention, mask, acted, prompt, answer = random_map(np.random.default_rng(seed))
         distance, influence, flow = statistics(attention, mask, acted, prompt, answer)
+        if seed == 0:  # not compiled, on NumPy's arrays
+            np.testing.assert_allclose(absorbing_flow(attention, mask, prompt, answer), flow, atol=1e-6)
         rank = np.cumsum(mask)
         for t in np.flatnonzero(mask):
             seen = [s for s in range(t + 1) if mask[s]]

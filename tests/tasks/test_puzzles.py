@@ -130,3 +130,6 @@ def test_boards_that_make_no_sense_are_refused():
         puzzles.minefield(3, 3, 10)
     with pytest.raises(ValueError, match="layouts"):
         puzzles.minefield(6, 6, 12)
+    with pytest.raises(ValueError, match="rows, columns: 0 x 2"):
+        puzzles.minefield(0, 2, 0)
+    assert puzzles.minefield(2, 2, 0).layouts.tolist() == [[False] * 4]

@@ -153,13 +153,14 @@ def state_normalize(
 
 @transform(takes=Level.TOKEN, gives=Level.TOKEN)
 def token_leave_one_out(
-    credit: Credit, batch: Trajectory, *, average: Literal["tokens", "rollouts"] = "tokens"
+    credit: Credit, batch: Trajectory, *, average: Literal["tokens", "rollouts", "all"] = "tokens"
 ) -> Credit:
     """Subtracts from every token the others' mean token credit, one number a rollout; 0 in a group of one.
 
     Args:
       average: "tokens" pools the tokens of all other rollouts (PURE, arXiv:2504.15275); "rollouts" takes the mean of
-        the other rollouts' own means (PRIME, arXiv:2502.01456).
+        the other rollouts' own means (PRIME, arXiv:2502.01456); "all" that of all n rollouts, and multiplies the
+        difference by ``n / (n - 1)`` (PRIME's code).
     """
     votes = vote_weight(batch)
     rollout = jnp.arange(votes.shape[0]) if batch.trajectory is None else batch.trajectory
@@ -171,7 +172,12 @@ def token_leave_one_out(
         baseline = numerics.safe_divide(others @ sums, others @ counts)
     else:
         share = jnp.where(counts > 0, votes, 0.0)
-        baseline = numerics.safe_divide(others @ (share * numerics.safe_divide(sums, counts)), others @ share)
+        means = share * numerics.safe_divide(sums, counts)
+        if average == "all":
+            n = jnp.sum(share)
+            value = numerics.safe_divide(n, n - 1) * (credit.value - numerics.safe_divide(jnp.sum(means), n))
+            return credit.with_value(jnp.where(group.is_alone(votes), 0.0, value))
+        baseline = numerics.safe_divide(others @ means, others @ share)
     return credit.with_value(jnp.where(group.is_alone(votes), 0.0, credit.value - baseline[:, None]))
 
 

@@ -379,8 +379,9 @@ def genac(gamma: float = 1.0, lam: float = 1.0, whiten: bool = True, eps_clip: f
     """Advantages over steps against a critic that reasons before it states a value (GenAC, arXiv:2604.10701).
 
     ``delta_k = gamma v_{k+1} - v_k``, ``outcome - v_k`` for the last step; v is the mean of what the critic's draws
-    state as the step begins, the group's mean outcome where none states a number. The critic is yours: nothing here
-    trains one. Tokens outside steps have no credit and no say in the whitening.
+    state as the step begins, the group's mean outcome where none states a number. The critic is yours and learns by
+    `signals.generative_critic_loss`; the training loop has none. Tokens outside steps have no credit and no say in
+    the whitening.
     """
     paid = chain(outcome(), at_last_segment(), segment_gae(stated_value(), gamma=gamma, lam=lam))
     return Parts(chain(paid, to_tokens(), batch_whiten() if whiten else identity()), _clipped(eps_clip))

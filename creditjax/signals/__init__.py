@@ -1,5 +1,6 @@
 """Probes that run a model and add named signals to a trajectory. `PRODUCERS` is the table of them."""
 
+from creditjax.signals.generative_critic import generative_critic_loss
 from creditjax.signals.implicit import implicit_pair_loss, implicit_prm_loss, implicit_prm_probe, implicit_reward
 from creditjax.signals.policy import PROBED, policy_probe, token_kl
 from creditjax.signals.producers import PRODUCERS, Models, Producer, produce
@@ -11,6 +12,7 @@ __all__ = [
     "PROMPTED",
     "Models",
     "Producer",
+    "generative_critic_loss",
     "implicit_pair_loss",
     "implicit_prm_loss",
     "implicit_prm_probe",

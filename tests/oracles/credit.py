@@ -453,7 +453,9 @@ def pure(
     d: Batch,
     temperature: float = 0.1,
     mode: str = "soft_min",
+    channels: str = "split",
     outcome_coef: float = 1.0,
+    beta: float = 0.0,
     whitened: bool = True,
 ) -> np.ndarray:
     """Min-form process rewards with a token-level leave-one-out baseline, plus leave-one-out on the outcome."""
@@ -470,21 +472,25 @@ def pure(
             if mode == "strict_min":
                 for t in acted(d, p, g):
                     process[g][t] = min((score[k] for k in owned if owned[k][-1] >= t), default=0.0)
-                continue
             share = dict.fromkeys(score, 1.0)
             if mode == "soft_min" and score:
                 lowest = min(score.values())
                 weight = {k: math.exp(-(score[k] - lowest) / temperature) for k in score}
                 share = {k: weight[k] / sum(weight.values()) for k in score}
             for t in acted(d, p, g):
-                process[g][t] = sum(share[k] * score[k] for k in owned if owned[k][-1] >= t)
+                if mode != "strict_min":
+                    process[g][t] = sum(share[k] * score[k] for k in owned if owned[k][-1] >= t)
+                later = [s for s in acted(d, p, g) if s >= t]
+                gap = [float(d["logprob_ref"][p, g, s]) - float(d["logprob"][p, g, s]) for s in later] if beta else []
+                process[g][t] -= beta * sum(math.exp(x) - x - 1 for x in gap)
+                process[g][t] += outcome_coef * float(d["outcome"][p, g]) if channels == "joint" else 0.0
         other_outcome = leave_one_out(outcomes(d, p), dict.fromkeys(rows, 1.0))
         for g in rows:
             others = [h for h in rows if h != g]
             tokens = sum(len(process[h]) for h in others)
             base = sum(sum(process[h].values()) for h in others) / tokens if tokens else 0.0
             for t, value in process[g].items():
-                out[p, g, t] = value - base + outcome_coef * other_outcome[g]
+                out[p, g, t] = value - base + (outcome_coef * other_outcome[g] if channels == "split" else 0.0)
     return whiten(d, out, voting_rows(d)) if whitened else out
 
 
@@ -493,6 +499,7 @@ def prime(
     beta: float = 0.05,
     norm: str = "batch_norm",
     baseline: str = "paper",
+    granularity: str = "token",
     gamma: float = 1.0,
     outcome_gamma: float = 1.0,
     whitened: bool = True,
@@ -519,7 +526,11 @@ def prime(
         mean = {g: sum(reward[g].values()) / max(len(reward[g]), 1) for g in rows}
         other_outcome = leave_one_out(outcomes(d, p), dict.fromkeys(rows, 1.0))
         for g in rows:
-            if baseline == "paper":
+            if granularity == "whole":
+                total = {h: sum(reward[h].values()) for h in rows}
+                base = sum(total[h] for h in rows if h != g) / (len(rows) - 1)
+                token = {t: total[g] - base if t == max(reward[g]) else 0.0 for t in reward[g]}
+            elif baseline == "paper":
                 base = sum(mean[h] for h in rows if h != g) / (len(rows) - 1)
                 token = {t: r - base for t, r in reward[g].items()}
             else:

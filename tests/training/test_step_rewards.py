@@ -63,7 +63,7 @@ def test_the_loss_is_the_cross_entropy_of_labelled_steps():
     loss = jax.jit(lambda params, batch: learner.loss(POLICY, params, batch))
     np.testing.assert_allclose(loss(params, batch), 7 * np.log(2), rtol=1e-6)
     params = {**params, "head": jax.tree.map(lambda x: x + 0.3 * jnp.arange(x.size).reshape(x.shape), params["head"])}
-    score = np.asarray(jax.jit(lambda *given: prm.boundary_score(MODEL, *given))(params, batch), np.float64)[..., 1:]
+    score = np.float64(jax.jit(lambda *given: prm.step_signals(MODEL, *given)["step_score"])(params, batch))
     labels = np.broadcast_to(np.asarray(batch.outcome)[..., None], score.shape)
     terms = -labels * np.log(score) - (1 - labels) * np.log1p(-score)
     np.testing.assert_allclose(loss(params, batch), np.nansum(terms), rtol=1e-5)
@@ -101,7 +101,7 @@ def test_it_starts_from_the_policy_and_learns_which_steps_are_right():
     np.testing.assert_allclose(losses[0], np.log(2), rtol=1e-5)
     assert np.mean(losses[-5:]) < 0.8 * np.log(2)
     batch = play(64 * 60)
-    score = prm.boundary_score(programs.learner.reward.model, state.extra[REWARD_MODEL]["params"], batch)[..., 1:]
+    score = prm.step_signals(programs.learner.reward.model, state.extra[REWARD_MODEL]["params"], batch)["step_score"]
     taken, right = np.isfinite(score), np.asarray(batch.signals["step_label"]) > 0.5
     assert np.mean(score[taken & right]) > np.mean(score[taken & ~right]) + 0.1
 

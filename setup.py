@@ -40,6 +40,8 @@ COMMANDS = {
     "creditjax-convert": "creditjax.interop.convert_command",
 }
 EXTRAS = {
+    # `experiments.train --plan`: the TPU compiler that goes with jax; 0.7 GB.
+    "plan": ["jax[tpu]>=0.10"],
     "quickstart": QUICKSTART,
     # Everything that `experiments/train.py` imports for any task.
     "train": [*QUICKSTART, "array_record>=0.8", "gymnax>=1.0", "tensorflow-datasets>=4.9.8"],

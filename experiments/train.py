@@ -18,6 +18,10 @@ same command again resumes after a kill, to the same numbers as a run that was n
     configs/gsm8k.py         grade-school mathematics, the data path
     configs/forkme.py        made to be copied
 
+What a run would need of a TPU slice, found out on this machine by the TPU's own compiler (pip install '.[plan]'):
+
+    --plan=v5e:4x4                                 bytes, products, collectives of each program; nothing is run
+
 A run over several processes gets the same command in each, with --coordinator, --num_processes and --process_id.
 """
 
@@ -34,6 +38,7 @@ _COORDINATOR = flags.DEFINE_string(
     "coordinator", "", "host:port of process 0 in a run over several processes; 'auto' asks the cluster."
 )
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes.", lower_bound=1)
+_PLAN = flags.DEFINE_string("plan", None, "A TPU slice, as v5e:4x4: compile for it, say what it needs, and stop.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process.", lower_bound=0)
 
 
@@ -48,6 +53,14 @@ def main(argv: list[str]) -> None:
     from creditjax.training import mesh
 
     try:
+        if _PLAN.value:
+            from creditjax.training import plan
+
+            made = plan.make_plan(_CONFIG.value, plan.described_devices(_PLAN.value), _PLAN.value, logging.warning)
+            print(plan.report(made))
+            sys.exit(0 if made.fits else 1)
+        if not _WORKDIR.value:
+            sys.exit("--workdir: absent, wanted the run's directory")
         mesh.initialize_distributed(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
         result = training.train(_CONFIG.value, _WORKDIR.value)
     except (training.ConfigError, training.FaultyBatch) as error:
@@ -58,7 +71,7 @@ def main(argv: list[str]) -> None:
 
 def run() -> None:
     """The console entry."""
-    flags.mark_flags_as_required(["config", "workdir"])
+    flags.mark_flags_as_required(["config"])
     command_line.run(main)
 
 

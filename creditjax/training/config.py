@@ -31,6 +31,9 @@ REWARD_MODELS = ("implicit", "steps")
 # Signals that say of every segment whether it is right.
 _LABELS = ("step_label", "correctness", "commitment_correct", "subproblem_reward")
 
+# Fields that may change between two calls of one run: how it runs and how long, not what it computes.
+MAY_CHANGE = ("steps", "mesh", "log", "checkpoint.every", "checkpoint.keep_last", "checkpoint.keep_best", "on_fault")
+
 # Fields that hold whatever arguments their part takes.
 _OPEN = ("task", "policy", "recipe", "optimizer.options")
 
@@ -284,6 +287,15 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif a != b:
             found.append(f"{path}: {a!r} -> {b!r}")
     return found
+
+
+def may_change(path: str) -> bool:
+    """Whether two calls of one run may differ in a field.
+
+    >>> may_change("mesh.data"), may_change("warm_start.steps")
+    (True, False)
+    """
+    return any(path == free or path.startswith(f"{free}.") for free in MAY_CHANGE)
 
 
 def needed_signals(recipe: Any) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ from creditjax.trajectory import Trajectory, signal_spec
 
 Array = jax.Array
 
-# Fields that may change between two calls of one run: how it runs and how long, not what it computes.
-_MAY_CHANGE = ("steps", "mesh", "log", "checkpoint.every", "checkpoint.keep_last", "checkpoint.keep_best", "on_fault")
+# Numbers of a row that tell the time, and so differ between any two runs.
+WALL_CLOCK = ("seconds_per_step", "tokens_per_second")
 
 # Signals that a verifier on the host may add, so that a traced rollout does not show them.
 _VERIFIED = ("accuracy", "answer_score", "reward_components")
@@ -85,8 +85,8 @@ def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result
     """Trains, or goes on training, in a directory.
 
     Writes `config.json` (resolved, with versions), `metrics.jsonl` (one object a logged step), `checkpoints/`, and at
-    the end `rollouts.json` and `report.html`. The same call again resumes; after the last step it only says so. SIGTERM
-    makes it save and return.
+    the end `rollouts.json`, `report.html` and `result.json` (the last row, without what tells the time). The same call
+    again resumes; after the last step it only says so. SIGTERM makes it save and return.
 
     Args:
       config: see `creditjax.training.config.default_config`.
@@ -121,15 +121,13 @@ def write_config(config: ConfigDict, workdir: pathlib.Path, mesh: jax.sharding.M
     # A run that wrote no row has nothing to lose, so its config may be mended.
     if path.exists() and (workdir / "metrics.jsonl").exists():
         old = json.loads(path.read_text())["config"]
-        changed = [d for d in config_lib.differences(old, resolved) if not d.startswith(_MAY_CHANGE)]
+        changed = [d for d in config_lib.differences(old, resolved) if not config_lib.may_change(d.split(":")[0])]
         if changed:
             raise config_lib.ConfigError(f"{workdir} holds a run of another config; {'; '.join(changed)}")
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
         found = {"config": resolved, "versions": versions(), "devices": _devices(mesh)}
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(found, indent=2) + "\n")
-        part.replace(path)
+        metrics_lib.replace_text(path, json.dumps(found, indent=2) + "\n")
     _barrier("config")
 
 
@@ -190,13 +188,18 @@ class Programs:
         self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
         grouped = {"commit": self.recipe.sampler.commit} if self.recipe.sampler.commit else {}
         self.rollout = self._rollout(parts.sampling, config.batch.group_size, **grouped)
+        self.eval_rollout = self._rollout(Sampling(config.eval.temperature), 1)
+        self.greedy_rollout = self._rollout(Sampling(0.0), 1) if self.recipe.sampler.greedy_baseline else None
         if self.replay is not None:
-            self._kept += (functools.partial(self._empty_buffer, self._example()),)
+            example = self.example()
+            if example.trajectory is not None:
+                raise config_lib.ConfigError(
+                    f"recipe {self.recipe.name!r}: task {config.task.name!r} cuts rows from rollouts: no replay"
+                )
+            self._kept += (functools.partial(self._empty_buffer, example),)
             self.abstract = state_lib.abstract_state(mesh, parts.policy, optimizer, *self._kept)
             numbers = functools.partial(self.replay.numbers, count=config.batch.prompts)
             self.numbers = jax.jit(numbers, out_shardings=mesh_lib.replicated(mesh))
-        self.eval_rollout = self._rollout(Sampling(config.eval.temperature), 1)
-        self.greedy_rollout = self._rollout(Sampling(0.0), 1) if self.recipe.sampler.greedy_baseline else None
         self.update = step_lib.make_update(self.learner, self.abstract, self.names)
         self.imitate = step_lib.make_imitate(warm_learner, self.abstract)
         self.begin = step_lib.make_begin(self.learner, self.abstract)
@@ -206,8 +209,16 @@ class Programs:
         kept = (sampler.accuracy,) if sampler.dynamic else ()
         self.idle = jax.jit(lambda batch: step_lib.idle_groups(batch, *kept), out_shardings=everywhere)
         self.replace = jax.jit(step_lib.replace_groups, out_shardings=rows)
-        self.estimator = mesh_lib.replicate(mesh, self.recipe.estimator)
-        self.objective = mesh_lib.replicate(mesh, self.recipe.objective)
+
+    @functools.cached_property
+    def estimator(self) -> Any:
+        """The recipe's estimator, on the mesh."""
+        return mesh_lib.replicate(self.mesh, self.recipe.estimator)
+
+    @functools.cached_property
+    def objective(self) -> Any:
+        """The recipe's objective, on the mesh."""
+        return mesh_lib.replicate(self.mesh, self.recipe.objective)
 
     def _rollout(self, sampling: Sampling, group_size: int, **options):
         rollout = samplers.build(self.task, self.policy, sampling, group_size, **options)
@@ -229,22 +240,17 @@ class Programs:
         placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), prompts)
         return jax.eval_shape(self.rollout, self.abstract.params, placed, jax.random.key(0))
 
-    def _example(self) -> Trajectory:
-        """A group as it enters the update: the shapes of a rollout, and what a verifier on the host makes of it.
-
-        Raises:
-          ConfigError: its rows cannot be replayed.
-        """
+    def example(self) -> Trajectory:
+        """A batch as it enters the update, shapes alone: a rollout, and what a verifier on the host makes of it."""
         example = self._traced()
-        if example.trajectory is not None:
-            name = self.config.task.name
-            raise config_lib.ConfigError(
-                f"recipe {self.recipe.name!r}: task {name!r} cuts rows from rollouts: no replay"
-            )
-        if not hasattr(self.task, "verify"):
+        if hasattr(self.task, "verify"):
+            blank = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), example)
+            verified = self.task.verify(blank, self.task.prompts("train", 0, 1))
+            rows = self.config.batch.prompts
+            example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), verified)
+        if self.greedy_rollout is None:
             return example
-        blank = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), example)
-        return self.task.verify(blank, self.task.prompts("train", 0, 1))
+        return example.with_signals(greedy_outcome=jax.ShapeDtypeStruct(example.outcome.shape[:1], np.float32))
 
     def _empty_buffer(self, example: Trajectory) -> replay.ReplayBuffer:
         plan = self.replay
@@ -408,6 +414,9 @@ class _Run:
 
     def _train(self, state: state_lib.TrainState | None) -> Result:
         config, programs = self.config, self.programs
+        if jax.process_index() == 0:
+            # That of a shorter run, which this one goes on with.
+            (self.workdir / "result.json").unlink(missing_ok=True)
         if state is None:
             state = self._evaluate(programs.init(), {})
         else:
@@ -492,20 +501,23 @@ class _Run:
 
     def _finished_before(self, state: state_lib.TrainState) -> Result:
         report = self.workdir / "report.html"
-        if not report.exists():
+        if not (self.workdir / "result.json").exists():
             self._close(state)
         asked = f" ({self.total} were asked for)" if self.total < self.step else ""
         self.console.say(f"{self.workdir}: this run is finished, {self.step} steps{asked}; report: {report}")
         return Result(self.step, True, self._last_row())
 
     def _close(self, state: state_lib.TrainState) -> None:
-        """Writes `rollouts.json` and `report.html`."""
+        """Writes `rollouts.json`, `report.html` and, when all else is there, `result.json`."""
         shown = self.programs.sample_rollouts(state, self.step)
         if jax.process_index() == 0:
             (self.workdir / "rollouts.json").write_text(json.dumps(shown, ensure_ascii=False, indent=1))
             from creditjax.report import write_report
 
             report = write_report(self.workdir)
+            last = {name: x for name, x in self._last_row().items() if name not in ("step", *WALL_CLOCK)}
+            result = {"step": self.step, "metrics": last}
+            metrics_lib.replace_text(self.workdir / "result.json", json.dumps(result, indent=2) + "\n")
             self.console.say(f"{self.workdir}: finished after {self.step} steps; report: {report}")
         _barrier("report")
 

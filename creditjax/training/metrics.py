@@ -181,11 +181,15 @@ class Writers:
             writer.close()
 
 
-def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
+def read_rows(path: str | pathlib.Path, number_name: str = "step") -> list[dict[str, Any]]:
     """The rows of a `metrics.jsonl`; a last line that was cut off by a kill is left out.
 
+    Args:
+      path: the file; without it there are no rows.
+      number_name: the field that every row has, an integer.
+
     Raises:
-      ValueError: any other line that is no JSON object with a `step`, by number.
+      ValueError: any other line that is no JSON object with that field, by number.
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -197,11 +201,11 @@ def read_rows(path: str | pathlib.Path) -> list[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-            row["step"] = int(row["step"])
+            row[number_name] = int(row[number_name])
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break
-            raise ValueError(f"{path}, line {number}: {error}, wanted a JSON object with a `step`") from error
+            raise ValueError(f"{path}, line {number}: {error}, wanted a JSON object with a `{number_name}`") from error
         rows.append(row)
     return rows
 
@@ -210,8 +214,13 @@ def truncate(path: str | pathlib.Path, step: int) -> None:
     """Removes the rows after `step`, which a run that resumes there writes again, and a half-written last line."""
     path = pathlib.Path(path)
     rows = [row for row in read_rows(path) if row["step"] <= step]
+    replace_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def replace_text(path: pathlib.Path, text: str) -> None:
+    """Writes a file so that whoever reads it finds all of the old text or all of the new, whatever is killed when."""
     part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 

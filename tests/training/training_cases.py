@@ -10,9 +10,6 @@ from creditjax.training import checkpoint, loop
 from creditjax.training import config as config_lib
 from creditjax.training import mesh as mesh_lib
 
-# Fields of a row that tell the time, and so differ between any two runs.
-WALL_CLOCK = ("seconds_per_step", "tokens_per_second")
-
 
 def catch_config(**changes):
     """A config whose every field may be changed by its dotted path, with `__` for the dot."""
@@ -38,7 +35,7 @@ def catch_config(**changes):
 def rows(workdir):
     """The rows of metrics.jsonl without what tells the time."""
     lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
-    return [{name: x for name, x in json.loads(line).items() if name not in WALL_CLOCK} for line in lines]
+    return [{name: x for name, x in json.loads(line).items() if name not in loop.WALL_CLOCK} for line in lines]
 
 
 def last_state(workdir, config=None):

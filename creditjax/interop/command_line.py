@@ -28,12 +28,7 @@ def run(main: Callable[[list[str]], None], help_text: str | None, *own: flags.Fl
     """`app.run` for a command that reads rollouts: the flags above and `own`, explained by `--help` after a text."""
 
     def parse(argv: list[str]) -> list[str]:
-        for values in (_READING, *own):
-            flags.FLAGS.append_flag_values(values)
-            for name in values:
-                flags.FLAGS.register_key_flag_for_module(sys.argv[0], values[name])
-            # The flags are the same objects as the global ones, which are parsed here.
-            values.mark_as_parsed()
+        join(_READING, *own)
         try:
             return flags.FLAGS(argv)
         except flags.Error as error:
@@ -42,6 +37,16 @@ def run(main: Callable[[list[str]], None], help_text: str | None, *own: flags.Fl
     # absl explains the main module, which for an installed command is a few generated lines.
     sys.modules["__main__"].__doc__ = help_text
     app.run(main, flags_parser=parse)
+
+
+def join(*own: flags.FlagValues) -> None:
+    """Makes flags that a command defined apart global ones of this process, which `--help` explains."""
+    for values in own:
+        flags.FLAGS.append_flag_values(values)
+        for name in values:
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], values[name])
+        # The flags are the same objects as the global ones, which are parsed next.
+        values.mark_as_parsed()
 
 
 def reader(path: str) -> files.Reader:

@@ -22,10 +22,13 @@ What a run would need of a TPU slice, found out on this machine by the TPU's own
 
     --plan=v5e:4x4                                 bytes, products, collectives of each program; nothing is run
 
-A run over several processes gets the same command in each, with --coordinator, --num_processes and --process_id.
+A run over several processes gets the same command in each, with --coordinator, --num_processes and --process_id. If one
+of them is lost the others end, within --patience seconds (exit status 75, or 134 from JAX itself); the same commands
+again go on from the last checkpoint, on as many processes and devices as there are.
 """
 
 import logging as python_logging
+import os
 import sys
 
 from absl import app, flags, logging
@@ -39,6 +42,9 @@ _COORDINATOR = flags.DEFINE_string(
 )
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes.", lower_bound=1)
 _PLAN = flags.DEFINE_string("plan", None, "A TPU slice, as v5e:4x4: compile for it, say what it needs, and stop.")
+_PATIENCE = flags.DEFINE_integer(
+    "patience", 60, "Seconds without a sign of life after which a process of the run counts as lost.", lower_bound=5
+)
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process.", lower_bound=0)
 
 
@@ -61,10 +67,15 @@ def main(argv: list[str]) -> None:
             sys.exit(0 if made.fits else 1)
         if not _WORKDIR.value:
             sys.exit("--workdir: absent, wanted the run's directory")
-        mesh.initialize_distributed(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        mesh.initialize_distributed(
+            _COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value, patience=_PATIENCE.value
+        )
         result = training.train(_CONFIG.value, _WORKDIR.value)
     except (training.ConfigError, training.FaultyBatch) as error:
         sys.exit(f"{type(error).__name__}: {error}")
+    except training.LostProcess as error:
+        print(f"LostProcess: {error}", file=sys.stderr, flush=True)
+        os._exit(75)  # an orderly end would wait for the process that is gone
     if not result.finished:
         sys.exit(128 + 15)  # what a shell says of a process that ended by SIGTERM
 

@@ -81,6 +81,10 @@ class FaultyBatch(RuntimeError):
     """A batch holds numbers that cannot be right, and the config says to stop."""
 
 
+class LostProcess(RuntimeError):
+    """Another process of the run is gone; what was saved last is what there is. This process should end at once."""
+
+
 def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result:
     """Trains, or goes on training, in a directory.
 
@@ -96,6 +100,7 @@ def train(config: ConfigDict, workdir: str | os.PathLike, stream=None) -> Result
     Raises:
       ConfigError: before anything is compiled; also when the directory holds a run of another config.
       FaultyBatch: with `on_fault="stop"`, after a checkpoint, listing the faults.
+      LostProcess: in a run over several processes, when one of the others does not answer.
     """
     mesh = mesh_lib.make_mesh(config_lib.mesh_shape(config))
     parts = config_lib.check_config(config, mesh_lib.batch_shards(mesh))
@@ -384,7 +389,7 @@ class _Run:
         self.programs = Programs(config, parts, mesh)
         self.warm_steps = config.warm_start.steps
         self.total = self.warm_steps + config.steps
-        self.checkpoints = checkpoint.Checkpointer(
+        self.checkpoints: Any = checkpoint.Checkpointer(
             workdir / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best
         )
         self.stop = _StopFlag()
@@ -408,9 +413,19 @@ class _Run:
                 return self._finished_before(state)
             with self.stop:
                 return self._train(state)
+        except jax.errors.JaxRuntimeError as error:
+            if jax.process_count() == 1:
+                raise
+            lost = LostProcess(
+                f"step {self.step + 1}: process {jax.process_index()} of {jax.process_count()} cannot reach another "
+                f"one ({str(error).splitlines()[0]}); start all of them again, and the run goes on"
+            )
+            self.checkpoints = None  # would wait for the one that is gone
+            raise lost from error
         finally:
             self.writer.close()
-            self.checkpoints.close()
+            if self.checkpoints is not None:
+                self.checkpoints.close()
 
     def _train(self, state: state_lib.TrainState | None) -> Result:
         config, programs = self.config, self.programs

@@ -166,25 +166,29 @@ def to_host(tree: Any) -> Any:
     return jax.tree.map(np.asarray, multihost_utils.process_allgather(tree, tiled=True))
 
 
-def initialize_distributed(address: str | None, processes: int | None, process: int | None) -> None:
+def initialize_distributed(
+    address: str | None, processes: int | None, process: int | None, *, patience: int = 60
+) -> None:
     """Joins this process to a run of several; does nothing for a run of one.
 
     Args:
       address: `host:port` of process 0, or "auto" to let JAX find the cluster (TPU pods, SLURM).
       processes: number of processes.
       process: index of this one.
+      patience: seconds without a sign of life after which a process counts as lost, and the others end.
 
     Raises:
       ValueError: an address without the other two.
     """
     if not address:
         return
+    limits = dict(heartbeat_timeout_seconds=patience, shutdown_timeout_seconds=patience)
     if address == "auto":
-        jax.distributed.initialize()
+        jax.distributed.initialize(**limits)
         return
     if processes is None or process is None:
         raise ValueError("a coordinator address needs the number of processes and the index of this one")
-    jax.distributed.initialize(address, num_processes=processes, process_id=process)
+    jax.distributed.initialize(address, num_processes=processes, process_id=process, **limits)
 
 
 def held_fraction(tree: Any, placed: Any = None) -> float:

@@ -5,14 +5,14 @@
     creditjax-convert log.jsonl out.parquet --on_error=skip    bad records are counted, with their reasons
     creditjax-convert log.jsonl out.jsonl --read_as=messages --group_field=problem --outcome_field=passed
 
-The exit status is 1 if a record was bad (with --on_error=raise) or nothing could be read; then nothing is written.
+The exit status is 1 if a record was bad (with --on_error=raise), nothing could be read, or the file to write is one
+that is read; then nothing is written.
 """
 
 from collections.abc import Iterator
+import pathlib
 import sys
 import time
-
-from absl import app
 
 from creditjax.interop import Rollout, command_line, files
 
@@ -20,7 +20,10 @@ from creditjax.interop import Rollout, command_line, files
 def main(argv: list[str]) -> None:
     """Reads argv[1], writes argv[2]."""
     if len(argv) != 3:
-        raise app.UsageError(f"found {' '.join(argv[1:]) or 'no arguments'}, wanted a file to read and a file to write")
+        found = " ".join(argv[1:]) or "no arguments"
+        sys.exit(f"found {found}, wanted a file to read and a file to write\n--help explains the flags.")
+    if _is_read(pathlib.Path(argv[1]), pathlib.Path(argv[2])):
+        sys.exit(f"{argv[2]}: is read from, wanted another file to write")
     started = time.monotonic()
     with command_line.reader(argv[1]) as reader:
         try:
@@ -31,18 +34,26 @@ def main(argv: list[str]) -> None:
     print(f"{argv[2]}, {reader.rollouts / max(time.monotonic() - started, 1e-9):,.0f} rollouts a second")
 
 
+def _is_read(source: pathlib.Path, target: pathlib.Path) -> bool:
+    """Whether the target is the file to read or lies in the directory to read."""
+    if not (source.exists() and target.exists()):
+        return False
+    return target.samefile(source) or target.parent.samefile(source)
+
+
 def _counted(reader: files.Reader, started: float) -> Iterator[Rollout]:
     """The rollouts, with a line on the terminal about every second."""
-    said = started
-    for rollout in reader:
-        if reader.rollouts % 1024 == 0 and (now := time.monotonic()) > said + 1:
-            said = now
-            print(
-                f"\r{reader.rollouts:,} rollouts, {reader.rollouts / (now - started):,.0f}/s", end="", file=sys.stderr
-            )
-        yield rollout
-    if said != started:
-        print(file=sys.stderr)
+    said, shown = started, sys.stderr.isatty()
+    try:
+        for rollout in reader:
+            if shown and reader.rollouts % 1024 == 0 and (now := time.monotonic()) > said + 1:
+                said = now
+                rate = reader.rollouts / (now - started)
+                print(f"\r{reader.rollouts:,} rollouts, {rate:,.0f}/s", end="", file=sys.stderr)
+            yield rollout
+    finally:
+        if said != started:
+            print(file=sys.stderr)
     if not reader.rollouts:
         raise ValueError(f"no rollouts, {command_line.summary(reader)}")
 

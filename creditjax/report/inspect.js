@@ -62,8 +62,22 @@ const fold = (text) => text.replaceAll("\u21b5", " ").replace(/\s+/g, " ").toLow
 data.rollouts.forEach((rollout, index) => {
   rollout.index = index;
   rollout.length = rollout.pieces.length;
+  // What was asked, in one line: the last message that the policy did not write before it began.
+  const asked = rollout.prompt.findLast((m) => m[0] === "user") ?? rollout.prompt.at(-1);
+  rollout.asked = asked ? asked[1].replaceAll("\u21b5", " ").replace(/\s+/g, " ").trim() : "";
   rollout.words = fold([rollout.id, ...rollout.prompt.map((m) => m[1]), rollout.pieces.join("")].join(" "));
 });
+
+// A template that every prompt begins with tells no group from another.
+const asks = [...new Set(data.rollouts.map((r) => r.asked))];
+let common = 0;
+if (asks.length > 1) while (asks.every((ask) => common < ask.length && ask[common] === asks[0][common])) common += 1;
+common = asks.length > 1 ? asks[0].lastIndexOf(" ", common - 1) + 1 : 0;
+const gist = (rollout) => {
+  const from = common > 10 ? common : 0;
+  const said = rollout.asked.slice(from, from + 90);
+  return (from ? "\u2026" : "") + said + (rollout.asked.length > from + 90 ? "\u2026" : "");
+};
 
 let shown = [];
 let current = null;
@@ -125,7 +139,9 @@ const rowOf = (rollout) => {
   const head = make("span", "who");
   head.append(make("span", `chip ${verdict(rollout)}`, plain(rollout.outcome)), make("span", "name", rollout.group));
   if (rollout.dead) head.append(make("span", "dead", "dead"));
-  row.append(head, make("span", "gist", rollout.pieces.join("").trim().slice(0, 90)));
+  row.append(head);
+  if (rollout.asked) row.append(make("span", "ask", gist(rollout)));
+  row.append(make("span", "gist", rollout.pieces.join("").trim().slice(0, 90)));
   const bar = make("span", "gauge");
   bar.title = `disagreement ${rollout.disagreement}`;
   const fill = make("span");
@@ -191,7 +207,9 @@ const drawDetail = (rollout) => {
 
 const drawGroup = (rollout) => {
   const box = make("p", "siblings");
-  box.append(make("span", "", `Group ${rollout.group}: `));
+  box.append(make("span", "", `Group ${rollout.group}`));
+  if (rollout.asked) box.append(" \u201c", make("span", "ask", gist(rollout)), "\u201d");
+  box.append(": ");
   for (const other of data.rollouts.filter((r) => r.group === rollout.group)) {
     const button = make("button", `chip ${verdict(other)}`, plain(other.outcome));
     button.type = "button";

@@ -106,7 +106,10 @@ class Summary:
       left_out: signals of the file that could not be used, with the reason.
       rollouts, groups, scored, positive, positions, acted: counts.
       outcome: mean outcome of scored rollouts.
-      dead: number of dead groups for each reason; "equal" is split by whether the outcome is above 0.
+      dead: number of dead groups for each reason, a key of `credit_stats.DEAD`.
+      lowest, highest: of the outcomes; infinite before the first.
+      at_lowest, at_highest: dead groups whose outcomes all equal that one.
+      moved: for each recipe, the dead groups in which it gives credit that is not 0.
       lengths: of rollouts, in positions.
       sizes: number of groups of each size, sizes above 64 as 65.
       stats: of each recipe.
@@ -133,6 +136,11 @@ class Summary:
     acted: int = 0
     total: float = 0.0
     dead: Counter = dataclasses.field(default_factory=Counter)
+    lowest: float = math.inf
+    highest: float = -math.inf
+    at_lowest: int = 0
+    at_highest: int = 0
+    moved: Counter = dataclasses.field(default_factory=Counter)
     lengths: Histogram = dataclasses.field(default_factory=Histogram)
     sizes: Counter = dataclasses.field(default_factory=Counter)
     stats: dict[str, RecipeStats] = dataclasses.field(default_factory=dict)
@@ -151,11 +159,10 @@ class Summary:
         """Counts a group."""
         self.groups += 1
         self.sizes[min(len(group.rollouts), 65)] += 1
-        if group.dead == "equal":
-            best = max(r.outcome for r in group.rollouts if math.isfinite(r.outcome))
-            self.dead["equal, above 0" if best > 0 else "equal, not above 0"] += 1
-        elif group.dead:
+        self._place([r.outcome for r in group.rollouts if math.isfinite(r.outcome)], group.dead == "equal")
+        if group.dead:
             self.dead[group.dead] += 1
+            self.moved.update(name for name, credits in group.credit.items() if any(map(_moves, credits)))
         for rollout in group.rollouts:
             self.rollouts += 1
             self.positions += rollout.length
@@ -174,6 +181,22 @@ class Summary:
                 for name, credits in group.credit.items()
             }
         )
+
+    def _place(self, outcomes: list[float], equal: bool) -> None:
+        """Moves the extremes of the outcomes, and counts a group of equal ones that lies at either."""
+        if not outcomes:
+            return
+        low, high = min(outcomes), max(outcomes)
+        if low < self.lowest:
+            self.lowest, self.at_lowest = low, 0
+        if high > self.highest:
+            self.highest, self.at_highest = high, 0
+        self.at_lowest += equal and low == self.lowest
+        self.at_highest += equal and high == self.highest
+
+
+def _moves(credit: np.ndarray) -> bool:
+    return bool(np.nan_to_num(credit).any())
 
 
 def inspect(

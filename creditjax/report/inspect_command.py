@@ -15,7 +15,7 @@ import pathlib
 import sys
 import time
 
-from absl import app, flags
+from absl import flags
 import jax
 
 from creditjax.interop import command_line
@@ -35,7 +35,8 @@ _WINDOW = flags.DEFINE_integer(
 def main(argv: list[str]) -> None:
     """Inspects argv[1]."""
     if len(argv) != 2:
-        raise app.UsageError(f"found {' '.join(argv[1:]) or 'no arguments'}, wanted a file of rollouts")
+        found = " ".join(argv[1:]) or "no arguments"
+        sys.exit(f"found {found}, wanted one file or directory of rollouts\n--help explains the flags.")
     if "JAX_PLATFORMS" not in os.environ:
         # Groups of a file are small, and an accelerator may belong to a training run.
         jax.config.update("jax_platforms", "cpu")
@@ -79,7 +80,7 @@ class _Progress:
         self._started = self._said = time.monotonic()
 
     def __call__(self, done: int) -> None:
-        if (now := time.monotonic()) > self._said + 1:
+        if sys.stderr.isatty() and (now := time.monotonic()) > self._said + 1:
             self._said = now
             print(f"\r{done:,} rollouts, {done / (now - self._started):,.0f}/s", end="", file=sys.stderr, flush=True)
 

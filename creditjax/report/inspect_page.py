@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from creditjax.report.credit_stats import DEAD, Histogram, against_outcome, disagreement
+from creditjax.report.credit_stats import DEAD, Histogram, against_outcome, dead_reason, disagreement, votes
 from creditjax.report.curves import brief
 from creditjax.report.heatmap import number, visible
 from creditjax.report.shell import data_block, document, escaped
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 _STYLES = ("heatmap.css", "page.css", "inspect.css")
 _BRAND = "creditjax inspect"
 _DEAD = {
-    "equal, above 0": ("all outcomes equal, above 0", "the prompt is too easy", "easy"),
-    "equal, not above 0": (
-        "all outcomes equal, not above 0",
+    "highest": ("all outcomes equal, the largest of the file", "nothing is left to gain: too easy", "easy"),
+    "lowest": (
+        "all outcomes equal, the smallest of the file",
         "the prompt is too hard, or the verifier too strict",
         "hard",
     ),
+    "between": ("all outcomes equal, neither the largest nor the smallest", "all earn the same part of it", "lone"),
+    "equal": (DEAD["equal"], "nothing tells its rollouts apart", "lone"),
     "unscored": (DEAD["unscored"], "the verifier gave no outcome", "blank"),
     "one scored": (DEAD["one scored"], "there is nothing to compare it with", "blank"),
     "single": (DEAD["single"], "methods that compare need groups of at least two", "lone"),
@@ -253,9 +255,10 @@ def _need(name: str) -> str:
 
 
 def _groups(summary: Summary) -> str:
-    live = summary.groups - sum(summary.dead.values())
+    dead = _dead(summary)
+    live = summary.groups - sum(dead.values())
     kinds = [("live", live, "outcomes differ", "methods that compare rollouts learn from these")]
-    kinds += [(look, summary.dead[key], said, why) for key, (said, why, look) in _DEAD.items() if summary.dead[key]]
+    kinds += [(look, dead[key], said, why) for key, (said, why, look) in _DEAD.items() if dead[key]]
     bar = "".join(
         f'<span class="part {look}" style="flex-grow:{count}" title="{count:,} groups: {said}"></span>'
         for look, count, said, _ in kinds
@@ -267,11 +270,42 @@ def _groups(summary: Summary) -> str:
         for look, count, said, why in kinds
     )
     return (
-        '<section><h2>Live and dead groups</h2><p class="sub">In a dead group methods that compare the outcomes of its '
-        "rollouts find nothing to learn: their credit is exactly 0. Rewards of single steps may still tell them apart."
+        '<section><h2>Live and dead groups</h2><p class="sub">In a dead group the outcomes do not tell the rollouts '
+        f"apart, so methods that only compare them find nothing to learn. {_in_dead_groups(summary)}"
         f'</p><div class="stack">{bar}</div>'
         f'<div class="tables one"><table class="why"><tbody>{rows}</tbody></table></div></section>'
     )
+
+
+def _dead(summary: Summary) -> dict[str, int]:
+    """Dead groups by the keys of `_DEAD`."""
+    found = dict.fromkeys(_DEAD, 0) | summary.dead
+    extremes = [summary.lowest, summary.highest]
+    # Where every outcome of the file is the same one, none is the best or the worst.
+    if not dead_reason(extremes, votes(extremes, [True, True])):
+        found["highest"], found["lowest"] = summary.at_highest, summary.at_lowest
+        found["between"] = found["equal"] - summary.at_highest - summary.at_lowest
+        found["equal"] = 0
+    return found
+
+
+def _in_dead_groups(summary: Summary) -> str:
+    """What the recipes of the page gave to dead groups."""
+    dead = sum(summary.dead.values())
+    if not dead:
+        return "There is none here."
+    still = [made.name for made in summary.recipes if not summary.moved[made.name]]
+    lines = [f"Of {dead:,} dead groups, exactly 0 in all: {', '.join(map(escaped, still))}."] if still else []
+    lines += [
+        f"Not 0 in {summary.moved[made.name]:,} of {dead:,}: {escaped(made.name)}{_because(made)}."
+        for made in summary.recipes
+        if summary.moved[made.name]
+    ]
+    return " ".join(lines)
+
+
+def _because(made: Recipe) -> str:
+    return ", which normalises over a batch" if made.batch_statistics else ""
 
 
 def _file(summary: Summary) -> str:

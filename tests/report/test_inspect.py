@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from test_page import Dom
 
-from creditjax.interop import Rollout, files
-from creditjax.report import credit_stats, inspect_page
+from creditjax.interop import Rollout, Signal, convert_command, files
+from creditjax.report import credit_stats, inspect_command, inspect_page
 from creditjax.report.credit_stats import Histogram, Pairwise, centred_ranks
 from creditjax.report.inspect import inspect
 from creditjax.report.shell import data_block
@@ -35,13 +35,52 @@ def payload(page):
 def test_statistics_are_of_all_rollouts(made):
     summary, _, _ = made
     assert (summary.rollouts, summary.groups, summary.scored, summary.positive) == (11, 6, 9, 5)
-    assert summary.dead == {"equal, above 0": 1, "equal, not above 0": 1, "unscored": 1, "single": 1}
+    assert summary.dead == {"equal": 2, "unscored": 1, "single": 1}
+    assert (summary.lowest, summary.highest, summary.at_lowest, summary.at_highest) == (0, 1, 1, 1)
+    assert summary.moved == {}
     assert summary.outcome == pytest.approx(5 / 9)
     assert [recipe.name for recipe in summary.recipes] == ["grpo", "tempo"]
     assert summary.missing == {"gae": ("value",)} and "rloo" in summary.usable and "gae" not in summary.usable
     stats = summary.stats["grpo"]
     assert stats.acted == summary.acted == 22
     assert stats.against == 0 and stats.judged == 11  # the two live groups
+
+
+def inspected(folder, outcomes, recipes=("grpo",), **fields):
+    """Summary and text of the page of groups with these outcomes."""
+    members = [
+        inspect_files.member(
+            f"{p}", g, ["a"] * (1 + g), outcome, **{name: value[p][g] for name, value in fields.items()}
+        )
+        for p, group in enumerate(outcomes)
+        for g, outcome in enumerate(group)
+    ]
+    files.write(folder / "some.jsonl", members)
+    summary = inspect(folder / "some.jsonl", recipes, out=folder / "some.html")
+    return summary, Dom((folder / "some.html").read_text()).text
+
+
+def test_easy_and_hard_are_the_extremes_of_the_file(tmp_path):
+    # A reward for the form alone is above 0 and yet no prompt that is too easy.
+    summary, said = inspected(tmp_path, [(0.5, 0.5), (0.2, 0.2), (0.2, 1.5), (1.5, 1.5), (-1, -1), (-1, 0.5), (-1, -1)])
+    assert summary.dead == {"equal": 5} and (summary.at_lowest, summary.at_highest) == (2, 1)
+    assert (summary.lowest, summary.highest) == (-1, 1.5)
+    for row in ("largest of the file114.3%", "smallest of the file228.6%", "largest nor the smallest228.6%"):
+        assert row in said
+
+
+def test_where_all_outcomes_are_one_none_is_easy_or_hard(tmp_path):
+    _, said = inspected(tmp_path, [(1.0, 1.0), (1.0, 1.0)])
+    assert "too easy" not in said and "too hard" not in said and "Dead: all outcomes are equal" in said
+
+
+def test_credit_in_dead_groups_is_told_as_it_is(tmp_path):
+    parts = [[1.0, 0.0], [1.0, 1.0]]
+    signals = [[{"reward_components": Signal(("M",), np.float32([part, 0.0]))} for part in group] for group in parts]
+    summary, said = inspected(tmp_path, parts, ("grpo", "gdpo", "reinforce"), signals=signals)
+    assert summary.dead == {"equal": 1} and summary.moved["grpo"] == 0 and summary.moved["reinforce"] == 1
+    assert "Of 1 dead groups, exactly 0 in all: grpo." in said and "Not 0 in 1 of 1: reinforce." in said
+    assert summary.moved["gdpo"] == 1 and "Not 0 in 1 of 1: gdpo, which normalises over a batch." in said
 
 
 def test_lines_hold_the_credit_of_grpo(made):
@@ -62,7 +101,12 @@ def test_page_is_whole_offline_and_says_what_is_missing(made):
     _, page, _ = made
     dom = Dom(page)
     assert dom.path == []
-    for part in ("Recipes that cannot run on this file", "V of the state", "all outcomes equal, above 0", "unscored"):
+    for part in (
+        "Recipes that cannot run on this file",
+        "V of the state",
+        "all outcomes equal, the largest of the file",
+        "unscored",
+    ):
         assert part in dom.text
     policy = next(a["content"] for tag, a in dom.elements if tag == "meta" and "http-equiv" in a)
     assert policy.startswith("default-src 'none'") and "unsafe-eval" not in policy
@@ -249,6 +293,24 @@ def test_command(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "11 rollouts" in done.stdout and "gae did not run, the file lacks: value" in done.stdout
     assert (tmp_path / "p.html").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["a.jsonl", "b.jsonl"]])
+def test_the_commands_say_in_a_line_what_they_want(arguments):
+    for command, wanted in ((inspect_command, "one file or directory"), (convert_command, "a file to read and a file")):
+        argv = ["creditjax", *arguments, *(["c.jsonl"] if command is convert_command else [])]
+        with pytest.raises(SystemExit, match=f"^found {' '.join(argv[1:]) or 'no arguments'}, wanted {wanted}"):
+            command.main(argv)
+
+
+def test_convert_does_not_write_what_it_reads(tmp_path):
+    path = inspect_files.write(tmp_path / "rollouts.jsonl")
+    before = path.read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for source, target in ((path, path), (path, tmp_path / "link.jsonl"), (tmp_path, path)):
+        with pytest.raises(SystemExit, match="is read from, wanted another file to write"):
+            convert_command.main(["creditjax-convert", str(source), str(target)])
+    assert path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["link.jsonl", path.name]
 
 
 def test_rollouts_without_positions_and_messages_of_others(tmp_path):

@@ -8,6 +8,7 @@ import subprocess
 import inspect_files
 import pytest
 
+from creditjax.interop import Message, Rollout, files
 from creditjax.report.inspect import inspect
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-
 _PRESS = """<script>addEventListener("load", () => {
   const detail = document.getElementById("detail");
   for (const key of KEYS) detail.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+  const list = document.getElementById("list");
+  document.body.dataset.scrolled = `${list.scrollTop} of ${list.scrollHeight - list.clientHeight}`;
 });</script>"""
 
 
@@ -27,7 +30,7 @@ def page(tmp_path_factory):
     return folder / "report.html"
 
 
-def look(page, fragment="", keys=(), tmp_path=None):
+def look(page, fragment="", keys=(), tmp_path=None, flags=()):
     """The page as it stands in the browser, and what was said on its console."""
     if keys:
         text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
@@ -41,7 +44,7 @@ def look(page, fragment="", keys=(), tmp_path=None):
         "--disable-dev-shm-usage",
         "--enable-logging=stderr",
     ]
-    command += ["--v=0", "--virtual-time-budget=3000", "--dump-dom", f"{page.as_uri()}#{fragment}"]
+    command += [*flags, "--v=0", "--virtual-time-budget=3000", "--dump-dom", f"{page.as_uri()}#{fragment}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
@@ -83,6 +86,27 @@ def test_keys_walk_over_rollouts_and_tokens(page, tmp_path):
     assert chosen(dom) == "live/1"
     assert len(re.findall(r'class="cj-t[^"]* cj-on"', dom)) == 2  # the second token, in both recipes
     assert "position 2" in dom and "grpo \u22120.707" in dom
+
+
+def test_a_narrow_page_lists_the_chosen_rollout(page, tmp_path):
+    dom, _ = look(page, keys=["Shift"], tmp_path=tmp_path, flags=["--window-size=600,900"])
+    scrolled, room = map(float, re.search(r'data-scrolled="([\d.]+) of ([\d.]+)"', dom).groups())
+    assert chosen(dom) == listed(dom)[0] + "/0" and room > 100 and scrolled == 0
+
+
+def test_the_prompt_stands_beside_its_group(tmp_path):
+    template = "You are a careful assistant who answers in one word."
+    made = [
+        Rollout(f"{p}/{g}", f"{p}", ("a",), float(g), prompt=(Message("user", f"{template} What is {p} plus\n2?"),))
+        for p in range(2)
+        for g in range(2)
+    ]
+    files.write(tmp_path / "asked.jsonl", made)
+    inspect(tmp_path / "asked.jsonl", ("grpo",), out=tmp_path / "asked.html")
+    dom, _ = look(tmp_path / "asked.html")
+    asked = [html.unescape(said) for said in re.findall(r'<span class="ask">(.*?)</span>', dom)]
+    # In the list, and beside the group of the rollout that is shown.
+    assert asked == [f"\u2026{p} plus 2?" for p in (0, 0, 1, 1, 0)]
 
 
 def test_policy_forbids_other_scripts(page, tmp_path):

@@ -31,7 +31,7 @@ def method_table() -> str:
     for name in creditjax.list_recipes():
         recipe = creditjax.recipe(name)
         card, needs = recipe.card, ", ".join(f"`{need}`" for need in recipe.needs)
-        paper = paper_link(card.paper, card.title)
+        paper = paper_link(card.paper, card.title) or card.title
         rows.append(
             (f"`{name}`", card.name, paper, card.granularity, card.methodology, needs, recipe.cost, recipe.tier)
         )
@@ -72,11 +72,11 @@ def _called(tree: ast.AST) -> set[str]:
 
 
 def paper_link(paper: str, title: str) -> str:
-    """Every arXiv number as a link; the first, which is the method's own, shows the title."""
-    shown = title.replace('"', "'")
+    """Every arXiv number as a link; the first, which is the method's own, shows the title if there is one."""
+    shown = f' "{quoted}"' if (quoted := title.replace('"', "'")) else ""
     first, *others = re.split(r"(?<!^)(?=arXiv:)", paper)
     pattern, link = r"arXiv:(\d{4}\.\d{4,5})", r"[\g<0>](https://arxiv.org/abs/\1"
-    return re.sub(pattern, f'{link} "{shown}")', first) + re.sub(pattern, f"{link})", "".join(others))
+    return re.sub(pattern, f"{link}{shown})", first) + re.sub(pattern, f"{link})", "".join(others))
 
 
 def cell(text: str) -> str:

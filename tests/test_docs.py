@@ -95,6 +95,14 @@ def test_readme_table_is_current():
         assert README.count(f"| `{name}` |") == 1
 
 
+def test_every_recipe_says_where_it_is_from():
+    papers = {row.split(" | ")[0]: row.split(" | ")[2] for row in make_tables.method_table().splitlines()[2:]}
+    assert [name for name, paper in papers.items() if not paper.strip()] == []
+    assert (
+        make_tables.paper_link("arXiv:2504.15275 (x)", "") == "[arXiv:2504.15275](https://arxiv.org/abs/2504.15275) (x)"
+    )
+
+
 BEGIN, END = "<!-- t:begin -->", "<!-- t:end -->"
 
 

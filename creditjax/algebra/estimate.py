@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from creditjax.algebra.core import Context, Transform, _said, _show, check_piece, run
 from creditjax.algebra.credit import LIFT_NEEDS, Credit, lift
-from creditjax.trajectory import FIELDS, Trajectory, signal_spec
+from creditjax.trajectory import _FIELD_AXES, FIELDS, Trajectory, signal_spec
 
 Array = jax.Array
 
@@ -46,8 +46,10 @@ def prune(estimator: Transform, batch: Trajectory) -> Trajectory:
     for name in required:
         if batch.get(name) is None:
             if name in FIELDS:
+                axes, dtype = _FIELD_AXES[name]
                 raise ValueError(
-                    f"{name}: absent, but {_who_needs(estimator, name)} needs this field of the Trajectory"
+                    f"{name}: absent, but {_who_needs(estimator, name)} needs this field, "
+                    f"wanted {dtype} [{', '.join(('...', *axes))}] as `Trajectory` says"
                 )
             spec = signal_spec(name)
             raise ValueError(

@@ -427,7 +427,9 @@ def test_what_a_piece_returns_is_held_against_what_it_declares(gives, scope, bod
 
 def test_a_missing_field_names_the_innermost_piece_that_needs_it():
     signals = {"state_key": np.zeros((1, 3, 2), np.int32)}
-    with pytest.raises(ValueError, match="segment: absent, but segment_rewards needs"):
+    with pytest.raises(
+        ValueError, match=r"segment: absent, but segment_rewards needs this field, wanted int32 \[..., T\]"
+    ):
         cj.estimate(cj.recipe("gigpo").estimator, toy().replace(num_segments=2, signals=signals))
 
 

@@ -9,10 +9,12 @@ JSON lines: one object a line, UTF-8, without NaN (null) and infinities (words).
 a field, lists as lists; `meta` is JSON text, the name and version of the schema stand in the file's metadata.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
+import io
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -33,6 +35,8 @@ _REASONS = 20
 _ROWS = 256
 _GROUP = 4096
 _CHUNK = 1 << 20
+_BUFFER = 1 << 16
+_MAGIC = b"PAR1"
 
 
 class RecordError(ValueError):
@@ -67,6 +71,7 @@ class Reader(Iterator[Rollout]):
         self._forced = formats.named(format) if format is not None else None
         self._skip = on_error == "skip"
         self._place = place
+        self._several = len(paths) > 1
         self._max_bytes = max_bytes
         self._stream: Iterator[Rollout] = itertools.chain.from_iterable(map(self._file, paths))
 
@@ -85,26 +90,27 @@ class Reader(Iterator[Rollout]):
 
     def _file(self, path: pathlib.Path) -> Iterator[Rollout]:
         self.format = self._forced
-        parquet = container(path) == "parquet"
-        unit = "row" if parquet else "line"
-        records = _rows(path) if parquet else _lines(path, self._max_bytes)
-        for number, record in records:
-            self.records += 1
-            try:
-                made = self._read(record, number)
-            except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-                met = RecordError(str(path), unit, number, reason)
-                if not self._skip:
-                    raise met from None
-                self.skipped += 1
-                if len(self.reasons) < _REASONS:
-                    self.reasons.append(met)
-                continue
-            self.rollouts += len(made)
-            yield from made
+        place = self._place._replace(file=path.name if self._several else "")
+        with _opened(path) as (container, file):
+            unit = "row" if container == "parquet" else "line"
+            records = _rows(file) if container == "parquet" else _lines(file, self._max_bytes)
+            for number, record in records:
+                self.records += 1
+                try:
+                    made = self._read(record, place._replace(number=number))
+                except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+                    met = RecordError(str(path), unit, number, reason)
+                    if not self._skip:
+                        raise met from None
+                    self.skipped += 1
+                    if len(self.reasons) < _REASONS:
+                        self.reasons.append(met)
+                    continue
+                self.rollouts += len(made)
+                yield from made
 
-    def _read(self, record: Any, number: int) -> list[Rollout]:
+    def _read(self, record: Any, place: Place) -> list[Rollout]:
         if isinstance(record, Exception):
             raise record
         if isinstance(record, Rollout):
@@ -115,7 +121,7 @@ class Reader(Iterator[Rollout]):
                 record = _parse(record)
             if self.format is None:
                 self.format = formats.recognise(record)
-            made = list(self.format.read(record, self._place._replace(number=number)))
+            made = list(self.format.read(record, place))
         return made
 
     def _expect(self, form: Format) -> None:
@@ -190,10 +196,36 @@ def write(path: str | os.PathLike, rollouts: Iterable[Rollout], *, container: st
     return count
 
 
-def container(path: str | os.PathLike) -> str:
-    """ "parquet" or "jsonl", by the first bytes of a file."""
-    with open(path, "rb") as file:
-        return "parquet" if file.read(4) == b"PAR1" else "jsonl"
+class _Again(io.RawIOBase):
+    """A file from its beginning, whose first bytes have been read: a pipe gives them once."""
+
+    def __init__(self, first: bytes, rest: io.RawIOBase):
+        self._first, self._rest = first, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if not self._first:
+            return self._rest.readinto(buffer)
+        count = min(len(buffer), len(self._first))
+        buffer[:count], self._first = self._first[:count], self._first[count:]
+        return count
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[tuple[str, io.BufferedReader]]:
+    """ "parquet" or "jsonl", by the first bytes of a file, and the file from its beginning; opened once."""
+    with open(path, "rb", buffering=0) as file:
+        first = b""
+        # A pipe may give fewer bytes than were asked for.
+        while len(first) < len(_MAGIC) and (more := file.read(len(_MAGIC) - len(first))):
+            first += more
+        if first == _MAGIC and file.seekable():
+            file.seek(0)
+            yield "parquet", io.BufferedReader(file)
+        else:
+            yield "parquet" if first == _MAGIC else "jsonl", io.BufferedReader(_Again(first, file), _BUFFER)
 
 
 def _paths(path: pathlib.Path) -> list[pathlib.Path]:
@@ -218,22 +250,18 @@ def _checked(rollout: Rollout) -> Rollout:
 # --- JSON lines -------------------------------------------------------------------------------------------------------
 
 
-def _lines(path: pathlib.Path, max_bytes: int) -> Iterator[tuple[int, bytes | Exception]]:
+def _lines(file: io.BufferedReader, max_bytes: int) -> Iterator[tuple[int, bytes | Exception]]:
     """Number and bytes of each line that is not blank; an error in place of one that is too long."""
-    with open(path, "rb") as file:
-        for number in itertools.count(1):
-            line = file.readline(max_bytes + 1)
-            if not line:
-                return
-            if len(line) > max_bytes and not line.endswith(b"\n"):
-                while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
-                    pass
-                yield (
-                    number,
-                    ValueError(f"a line of more than {max_bytes} bytes, wanted less (max_bytes says how many)"),
-                )
-            elif line.strip():
-                yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+    for number in itertools.count(1):
+        line = file.readline(max_bytes + 1)
+        if not line:
+            return
+        if len(line) > max_bytes and not line.endswith(b"\n"):
+            while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
+                pass
+            yield number, ValueError(f"a line of more than {max_bytes} bytes, wanted less (max_bytes says how many)")
+        elif line.strip():
+            yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -258,13 +286,30 @@ def _parse(line: bytes) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:60]!r} comes twice in one object")
+        twice = _twice(name for name, _ in pairs)
+        raise ValueError(f"the key {str(twice)[:60]!r} comes twice in one object")
     return record
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+def _twice(names: Iterable[str]) -> str | None:
+    """The first name that came before."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def _float(text: str) -> float:
+    """A number of a line. What is beyond float64 would be read as an infinity."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:30]}, wanted one that float64 can hold")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float)
 _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -375,12 +420,15 @@ def _signal_row(name: str, signal: Signal) -> dict[str, Any]:
     return row | {_SIGNAL_COLUMNS[dtype]: signal.values.reshape(-1)}
 
 
-def _rows(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
+def _rows(file: io.BufferedReader) -> Iterator[tuple[int, Any]]:
     """Number and content of each row: a rollout, or an error, where the table is ours, else a dict of its columns."""
     pa = _pyarrow()
+    if not file.seekable():
+        yield 1, ValueError("a Parquet table in a pipe, wanted a file: it is read from its end")
+        return
     number = 0
     try:
-        with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False) as table:
+        with pa.parquet.ParquetFile(file, pre_buffer=False) as table:
             metadata = table.schema_arrow.metadata or {}
             version = metadata.get(b"creditjax.schema", b"").decode("utf-8", "replace")
             if version and version != SCHEMA:
@@ -389,13 +437,41 @@ def _rows(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
             if version and not table.schema_arrow.equals(_schema(pa)):
                 yield 1, ValueError(f"columns: not those of {SCHEMA}")
                 return
+            if (twice := _twice(table.schema_arrow.names)) is not None:
+                yield 1, ValueError(f"the column {twice[:60]!r} comes twice in the table")
+                return
             for batch in table.iter_batches(batch_size=_ROWS, use_threads=False):
-                for row in _own_rows(batch) if version else batch.to_pylist():
+                for row in _own_rows(batch) if version else _foreign_rows(batch):
                     number += 1
                     yield number, row
-    except (pa.ArrowException, OSError) as error:
+    # The last ones: names of columns, times and sizes of which Python can make nothing.
+    except (pa.ArrowException, OSError, ValueError, OverflowError, LookupError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         yield number + 1, ValueError(f"no Parquet table, or a damaged one (nothing after it can be read): {reason}")
+
+
+def _foreign_rows(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a few rows of another's table, an error in place of one of which Python can make nothing."""
+    names = batch.schema.names
+    for values in zip(*(_cells(name, batch.column(i)) for i, name in enumerate(names)), strict=True):
+        yield next((x for x in values if isinstance(x, ValueError)), None) or dict(zip(names, values, strict=True))
+
+
+def _cells(name: str, column: Any) -> list:
+    """The values of a column, an error in place of each of which Python can make nothing."""
+    # What is raised depends on the type and its values: text that is no UTF-8, times that are no date, an unknown time
+    # zone, two fields of one name.
+    try:
+        return column.to_pylist()
+    except Exception:
+        cells: list[Any] = []
+        for cell in column:
+            try:
+                cells.append(cell.as_py())
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                cells.append(ValueError(f"{name[:60]}: a value of which Python can make nothing, {reason[:200]}"))
+        return cells
 
 
 def _own_rows(batch: Any) -> Iterator[Rollout | Exception]:
@@ -404,19 +480,17 @@ def _own_rows(batch: Any) -> Iterator[Rollout | Exception]:
     rows = len(batch)
     lists = {name: _slices(columns[name]) for name in ("tokens", "action_mask", "segment", "reward", "segment_reward")}
     lists["logprob"] = _slices(columns["logprob"])
-    plain = {name: columns[name].to_pylist() for name in ("id", "group", "pieces", "roles", "unit", "end", "meta")}
-    prompts, signals = columns["prompt"].to_pylist(), columns["signals"].to_pylist()
-    outcomes = columns["outcome"].to_pylist()
+    names = ("id", "group", "pieces", "roles", "unit", "end", "meta", "prompt", "signals", "outcome")
+    plain = {name: _cells(name, columns[name]) for name in names}
     for i in range(rows):
         try:
             fields: dict[str, Any] = {name: values[i] for name, values in (*plain.items(), *lists.items())}
+            if unreadable := next((x for x in fields.values() if isinstance(x, ValueError)), None):
+                raise unreadable
             fields["meta"] = {} if fields["meta"] is None else _DECODER.decode(fields["meta"])
-            yield Rollout(
-                **fields,
-                prompt=tuple(Message(m["role"], m["content"]) for m in prompts[i] or ()),
-                outcome=outcomes[i],
-                signals={s["name"]: _row_signal(s) for s in signals[i] or ()},
-            )
+            fields["prompt"] = tuple(Message(m["role"], m["content"]) for m in fields["prompt"] or ())
+            fields["signals"] = _row_signals(fields["signals"] or ())
+            yield Rollout(**fields)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             yield ValueError("nested too deeply" if isinstance(error, RecursionError) else str(error))
 
@@ -429,6 +503,13 @@ def _slices(column: Any) -> list[np.ndarray | None]:
     offsets = column.offsets.to_numpy()
     there = column.is_valid().to_numpy(zero_copy_only=False)
     return [flat[a:b] if ok else None for a, b, ok in zip(offsets[:-1], offsets[1:], there, strict=True)]
+
+
+def _row_signals(rows: Sequence[Mapping[str, Any]]) -> dict[str, Signal]:
+    signals = {row["name"]: _row_signal(row) for row in rows}
+    if (twice := _twice(row["name"] for row in rows)) is not None:
+        raise ValueError(f"signals: {twice[:60]!r} comes twice, wanted one of a name")
+    return signals
 
 
 def _row_signal(row: Mapping[str, Any]) -> Signal:

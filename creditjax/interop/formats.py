@@ -12,7 +12,7 @@ then one group; say ``group_field`` where a column tells them apart.)
 lines as segments (unit "step"); an exchange has its turns.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 import hashlib
 import json
 import math
@@ -36,11 +36,18 @@ class Place(NamedTuple):
       number: of the record in its file, from 1.
       group_field: field that names the group, instead of what the format says.
       outcome_field: field that holds the outcome, instead of what the format says.
+      file: name of the file, where several are read together and numbers alone would come twice.
     """
 
     number: int = 1
     group_field: str | None = None
     outcome_field: str | None = None
+    file: str = ""
+
+    @property
+    def name(self) -> str:
+        """A name for the record that no other one has."""
+        return f"{self.file}/{self.number}" if self.file else str(self.number)
 
 
 class Format(NamedTuple):
@@ -74,16 +81,16 @@ def read_verl(record: Record, place: Place = Place()) -> Iterator[Rollout]:
     count as acted.
     """
     prompt = (Message("prompt", _string(record, "input")),)
-    step = record.get("step")
+    step = _step(record)
     group, uid = None, record.get("uid")
     if isinstance(uid, str):
         parts = uid.rsplit("_", 2)
         numbered = len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal()
-        group = f"{step}/{parts[0]}" if numbered else f"{step}/{uid}"
+        group = _within(step, parts[0] if numbered else uid)
     yield _rollout(
         record,
         place,
-        id=f"{step}/{place.number}",
+        id=_within(step, place.name),
         group=group,
         prompt=prompt,
         turns=[Message("assistant", _string(record, "output"))],
@@ -101,15 +108,18 @@ def read_trl(record: Record, place: Place = Place()) -> Iterator[Rollout]:
     Seen in trl 1.16.0, `GRPOTrainer.log`: ``step``, ``prompt`` and ``completion`` (a string, or messages with ``role``
     and ``content``), a column for each reward function under its name, columns of the user's, ``advantage``. The table
     does not say which columns are rewards, nor their weights: those whose name contains "reward" are taken, all numeric
-    ones where there is none, and the outcome is their sum without those that are NaN (as TRL sums, weights of 1), or
-    NaN where all are. They come as the signal `reward_components` (M columns in the order of the table); ``advantage``
-    stays a signal of that name.
+    ones where there is none (but for names of groups and steps), and the outcome is their sum without those that are
+    NaN (as TRL sums, weights of 1), or NaN where all are. They come as the signal `reward_components` (M columns in the
+    order of the table); ``advantage`` stays a signal of that name.
+
+    Raises:
+      ValueError: a reward that is infinite or beyond float32.
     """
-    fixed = ("step", "prompt", "completion", "advantage")
+    fixed = {"step", "prompt", "completion", "advantage", *GROUPS, *STEPS, place.group_field}
     numeric = [name for name, value in record.items() if name not in fixed and _is_number_or_none(value)]
     rewards = [name for name in numeric if "reward" in name.lower()] or numeric
-    values = np.array([math.nan if record[name] is None else float(record[name]) for name in rewards], np.float64)
-    scored = np.isfinite(values)
+    values = np.array([_number(record, name) for name in rewards], np.float64)
+    scored = ~np.isnan(values)
     components = Signal(("M",), np.where(scored, values, 0.0).astype(np.float32))
     outcome = float(values[scored].sum()) if scored.any() else math.nan
     if len(rewards) > 1 and "reward" in record:
@@ -118,7 +128,7 @@ def read_trl(record: Record, place: Place = Place()) -> Iterator[Rollout]:
     yield _rollout(
         record,
         place,
-        id=f"{record.get('step')}/{place.number}",
+        id=_within(_step(record), place.name),
         prompt=prompt,
         turns=turns,
         outcome=outcome,
@@ -143,8 +153,9 @@ def read_messages(record: Record, place: Place = Place()) -> Iterator[Rollout]:
     (seen in the API's reference, and as the ``messages`` column of chat data sets). ``tool_calls`` and
     ``reasoning_content`` are what the policy wrote too, and become text in tags. Everything before the first
     message of the assistant is the prompt. The outcome is the first of `OUTCOMES` that is there, the group the first of
-    `GROUPS`. A message may have its own ``reward`` (then `segment_reward`), and ``logprobs`` in the form of a choice of
-    the API (``{"content": [{"token", "logprob"}]}``): then its tokens are the pieces, with their log-probability.
+    `GROUPS`. A message may have its own ``reward``, or else ``score`` (then `segment_reward`, and a segment is a turn),
+    and ``logprobs`` in the form of a choice of the API (``{"content": [{"token", "logprob"}]}``): then its tokens are
+    the pieces, with their log-probability.
     """
     raw = _list(record, "messages")
     start = next((i for i, m in enumerate(raw) if isinstance(m, Mapping) and m.get("role") == "assistant"), len(raw))
@@ -152,14 +163,15 @@ def read_messages(record: Record, place: Place = Place()) -> Iterator[Rollout]:
         raise ValueError("messages: none of the role 'assistant', wanted what the policy wrote")
     messages = _messages(record, "messages", "user")
     outcome = next((name for name in OUTCOMES if name in record), None)
+    name, field = _id(record, ("id",))
     yield _rollout(
         record,
         place,
-        id=_name(record, ("id",)),
+        id=name,
         prompt=messages[:start],
         turns=messages[start:],
         outcome=math.nan if outcome is None else _number(record, outcome),
-        taken=("messages", "id", *((outcome,) if outcome else ())),
+        taken=("messages", *field, *((outcome,) if outcome else ())),
         raw=raw[start:],
     )
 
@@ -175,31 +187,40 @@ def read_verifiers(record: Record, place: Place = Place()) -> Iterator[Rollout]:
     (messages, tool calls as JSON text, or strings), ``reward``, ``metrics`` (also flat, under their names), ``info``,
     ``answer``, ``task``, ``is_completed``, ``is_truncated``, ``error``, times. The rollouts of one example are a group,
     within a step where there is one; its numeric metrics are signals without axes.
+
+    Raises:
+      TypeError: an example or its task that is no name, a string or a whole number.
     """
     prompt, turns = _split(_messages(record, "prompt", "user"), _messages(record, "completion", "assistant"))
-    example = next((record[name] for name in ("example_id", "id") if record.get(name) is not None), None)
+    example = next((name for name in ("example_id", "id") if not _is_missing(record.get(name))), None)
     group = None
-    if example is not None:
-        parts = (record.get("step"), record.get("env_id") or record.get("task"), example)
-        group = "/".join(str(part) for part in parts if isinstance(part, str | int))
+    if example is not None and place.group_field is None:
+        task = next((name for name in ("env_id", "task") if record.get(name) and not _is_missing(record[name])), None)
+        group = _named_group(record, example, None)
+        group = _within(_step(record), group if task is None else f"{_named_group(record, task, None)}/{group}")
     end = "truncated" if record.get("is_truncated") is True else "unknown"
     if end == "unknown" and record.get("is_completed") is True:
         end = "terminated"
     metrics = record.get("metrics")
-    signals = {}
+    signals, others, flat = {}, metrics, ()
     if isinstance(metrics, Mapping):
-        signals = {name: Signal((), np.float32(x)) for name, x in metrics.items() if _is_number(x)}
+        measures = {name: x for name, x in metrics.items() if _is_measure(x)}
+        signals = {_signal_name(name, metrics): Signal((), np.float32(x)) for name, x in measures.items()}
+        others = {name: x for name, x in metrics.items() if name not in measures}
+        # They stand in the record a second time, flat under their names.
+        flat = tuple(name for name, x in measures.items() if name in record and _same_number(record[name], x))
+    name, field = _id(record, ("rollout_id", "trajectory_id"))
     yield _rollout(
-        record,
+        {**record, "metrics": others} if others else {k: v for k, v in record.items() if k != "metrics"},
         place,
-        id=_name(record, ("rollout_id", "trajectory_id")),
+        id=name,
         group=group,
         prompt=prompt,
         turns=turns,
         outcome=_number(record, "reward"),
         end=end,
         signals=signals,
-        taken=("prompt", "completion", "reward", *(() if metrics is None else ("metrics",))),
+        taken=("prompt", "completion", "reward", *field, *flat),
     )
 
 
@@ -212,17 +233,18 @@ def read_episode(record: Record, place: Place = Place()) -> Iterator[Rollout]:
     The names are those of `minari.EpisodeData` (seen in Minari's reference): ``observations`` (T, or T + 1 with the
     final one), ``actions``, ``rewards``, ``terminations``, ``truncations`` (T each); what `gymnasium.Env.step` calls
     them (``observation``, ``action``, …, ``terminated``, ``truncated``) is taken too. A position is an action and a
-    segment of its own; integer actions are the tokens. Numeric observations become the signals `observation` and, with
-    the final one, `next_observation`; the outcome is the sum of the rewards. Episodes that begin with the same
-    observation are a group where no field of `GROUPS` says otherwise.
+    segment of its own; integer actions are the tokens. Observations of numbers become the signals `observation` and,
+    with the final one, `next_observation` (null is NaN); the outcome is the sum of the rewards. Episodes that begin
+    with the same observation are a group where no field of `GROUPS` says otherwise.
 
     Raises:
-      ValueError: lists of different lengths; an episode that goes on after its end.
+      ValueError: lists of different lengths; an episode that goes on after its end; a number beyond float32.
     """
     names = {plain: next((n for n in _EPISODE[plain] if n in record), None) for plain in _EPISODE}
     rewards = _numbers(record, names["rewards"] or "rewards")
+    taken_actions = _list(record, names["actions"] or "actions")
     try:
-        actions = np.asarray(_list(record, names["actions"] or "actions"))
+        actions = np.asarray(taken_actions)
     except ValueError:
         raise ValueError("actions: of different shapes, wanted one number or vector for each step") from None
     length = len(actions)
@@ -246,22 +268,20 @@ def read_episode(record: Record, place: Place = Place()) -> Iterator[Rollout]:
         if len(seen) not in (length, length + 1):
             raise ValueError(f"{name}: {len(seen)} of them, wanted {length} or {length + 1}, with the final one")
         first = seen[0] if seen else None
-        try:
-            array = np.asarray(seen, np.float32).reshape(len(seen), -1) if seen else np.zeros((0, 0), np.float32)
-        except (ValueError, TypeError, OverflowError):
-            array = None  # dicts, text: nothing to compute with
+        array = _features(name, seen)
         if array is not None and array.size:
             signals["observation"] = Signal(("T", "F"), array[:length])
             if len(seen) == length + 1:
                 signals["next_observation"] = Signal(("T", "F"), array[1:])
-    discrete = actions.ndim == 1 and actions.dtype.kind in "iu"
-    pieces = [json.dumps(action) for action in actions.tolist()]
+    discrete = length > 0 and all(type(action) is int for action in taken_actions)
+    pieces = [json.dumps(action, default=str) for action in taken_actions]
     taken = {name for name in names.values() if name}
+    name, field = _id(record, ("episode_id", "episode", "id"))
     yield _rollout(
         record,
         place,
-        id=_name(record, ("episode_id", "episode", "id")),
-        prompt=() if first is None else (Message("environment", json.dumps(first)),),
+        id=name,
+        prompt=() if first is None else (Message("environment", json.dumps(first, default=str)),),
         pieces=[f"{piece} " for piece in pieces],
         tokens=actions if discrete else None,
         segment=np.arange(length, dtype=np.int32),
@@ -271,7 +291,7 @@ def read_episode(record: Record, place: Place = Place()) -> Iterator[Rollout]:
         outcome=float(np.sum(rewards, dtype=np.float64)),
         end=end,
         signals=signals,
-        taken=(*taken, "id", "episode_id", "episode"),
+        taken=(*taken, *field),
     )
 
 
@@ -282,6 +302,23 @@ _EPISODE = {
     "terminations": ("terminations", "terminated", "terminateds"),
     "truncations": ("truncations", "truncated", "truncateds"),
 }
+
+
+def _features(name: str, values: list) -> np.ndarray | None:
+    """Observations as f32 ``[T, F]``, NaN where null; None where they are dicts, text or of different sizes."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        return None
+    if array.dtype.kind == "O" and all(map(_is_number_or_none, array.flat)):
+        wide = [math.nan if x is None else _small(name, x) for x in array.flat]
+        array = np.asarray(wide, np.float64).reshape(array.shape)
+    if array.dtype.kind not in "fiub":
+        return None
+    array = array.astype(np.float64)
+    if (over := np.isfinite(array) & (np.abs(array) > _LARGEST)).any():
+        raise ValueError(f"{name}: {array[over][0]}, wanted numbers that float32 can hold")
+    return array.astype(np.float32).reshape(len(values), -1 if array.size else 0)
 
 
 # --- GSM8K ------------------------------------------------------------------------------------------------------------
@@ -299,7 +336,7 @@ def read_gsm8k(record: Record, place: Place = Place()) -> Iterator[Rollout]:
     solutions = {name: value for name, value in record.items() if isinstance(value, Mapping) and "solution" in value}
     if not solutions:
         raise ValueError("solution: none, wanted an object with `solution` and `is_correct` for each model")
-    group = str(place.number) if place.group_field is None else _named_group(record, place.group_field, None)
+    group = place.name if place.group_field is None else _named_group(record, place.group_field, None)
     for name, value in solutions.items():
         right = value.get("is_correct")
         if type(right) is not bool:
@@ -308,7 +345,7 @@ def read_gsm8k(record: Record, place: Place = Place()) -> Iterator[Rollout]:
         last = int(segment[-1]) if len(segment) else -1
         marked = (segment == last) if _is_answer(pieces, segment, last) else np.zeros(len(pieces), bool)
         yield Rollout(
-            id=f"{place.number}/{name}",
+            id=f"{place.name}/{name}",
             group=group,
             prompt=(Message("user", question),),
             pieces=tuple(pieces),
@@ -355,7 +392,7 @@ def read_own(record: Record, place: Place = Place()) -> Iterator[Rollout]:
         if record.get(name) is not None:
             fields[name] = _from_json(name, record[name], dtype)
     outcome = record.get("outcome")
-    if outcome is not None and not _is_number(outcome):
+    if outcome is not None and (not _is_number(outcome) or outcome != outcome):
         raise TypeError(f"outcome: {_found(outcome)}, wanted a number, or null for unscored")
     fields["outcome"] = math.nan if outcome is None else outcome
     fields["prompt"] = [
@@ -422,14 +459,19 @@ def _from_json(name: str, values: Any, dtype: str) -> np.ndarray:
     if not kinds <= allowed:
         at = next(i for i, value in enumerate(values) if type(value) not in allowed)
         raise TypeError(f"{name}[{at}]: {_found(values[at])}, wanted {dtype}")
-    if str in kinds:
-        if wrong := [x for x in values if type(x) is str and x not in _NUMBERS]:
-            raise TypeError(f"{name}: {_found(wrong[0])}, wanted float32")
-        values = [_NUMBERS[x] if type(x) is str else x for x in values]
+    if str in kinds and (wrong := [x for x in values if type(x) is str and x not in _NUMBERS]):
+        raise TypeError(f"{name}: {_found(wrong[0])}, wanted float32")
+    said = [_NUMBERS[x] if type(x) is str else x for x in values] if str in kinds else values
     try:
-        return np.array(values, {"float32": np.float64, "int32": np.int64, "bool": bool}[dtype])
+        array = np.array(said, {"float32": np.float64, "int32": np.int64, "bool": bool}[dtype])
     except OverflowError:
         raise ValueError(f"{name}: a number of more than 64 bits, wanted {dtype}") from None
+    if dtype == "float32" and not np.isfinite(array).all():
+        # Python's reader of JSON takes NaN and Infinity without quotes for numbers; JSON knows no such words.
+        for i, x in enumerate(values):
+            if type(x) is float and not math.isfinite(x):
+                raise TypeError(f"{name}[{i}]: {x} as a number, wanted null for NaN, a string for an infinity")
+    return array
 
 
 def _signal(name: str, value: Any) -> Signal:
@@ -541,31 +583,32 @@ def _rollout(
     **fields: Any,
 ) -> Rollout:
     """What the readers share: the group, the pieces of the turns, and where the remaining fields go."""
-    step = next((record[name] for name in STEPS if _is_number(record.get(name))), None)
+    step = _step(record)
     used = set(taken)
     if place.group_field is not None:
         group = _named_group(record, place.group_field, step)
     elif group is None:
-        name = next((name for name in GROUPS if record.get(name) is not None), None)
+        name = next((name for name in GROUPS if not _is_missing(record.get(name))), None)
         group = _prompt_group(prompt, step) if name is None else _named_group(record, name, step)
     if place.outcome_field is not None:
         fields["outcome"] = _number(record, place.outcome_field)
     if turns is not None:
         fields |= _positions(turns, raw)
-    kept: dict[str, Signal] = {}
+    kept: dict[str, Signal] = dict(signals or {})
     meta: dict[str, Any] = {}
     for name, value in record.items():
         if name in used:
             continue
-        if name not in STEPS and name not in GROUPS and _is_measure(value):
-            kept[_SIGNAL_NAMES.get(name, name)] = Signal((), np.asarray(value, np.float32))
+        ours = _signal_name(name, record)
+        if name not in STEPS and name not in GROUPS and ours not in kept and _is_measure(value):
+            kept[ours] = Signal((), np.asarray(value, np.float32))
         elif (plain := _plain(value)) is not None:
             meta[name] = plain
     return Rollout(
-        id=id or str(place.number),
+        id=id or place.name,
         group=group,
         prompt=tuple(prompt),
-        signals=kept | dict(signals or {}),
+        signals=kept,
         meta=meta,
         **fields,
     )
@@ -575,12 +618,18 @@ def _rollout(
 _SIGNAL_NAMES = {"acc": "accuracy"}
 
 
+def _signal_name(name: str, others: Container[str]) -> str:
+    """The table's name of a signal, unless another one has it already."""
+    ours = _SIGNAL_NAMES.get(name, name)
+    return name if ours in others else ours
+
+
 def _positions(turns: Sequence[Message], raw: Sequence[Any]) -> dict[str, Any]:
     """Pieces, masks and segments of what followed the prompt."""
     details = [m if isinstance(m, Mapping) else {} for m in raw] or [{} for _ in turns]
     choices = [_token_logprobs(i, detail) for i, detail in enumerate(details)]
-    rewards = [detail.get("reward", detail.get("score")) for detail in details]
-    if len(turns) == 1 and turns[0].role == "assistant" and choices[0] is None:
+    rewards = [_first_of(detail, ("reward", "score")) for detail in details]
+    if len(turns) == 1 and turns[0].role == "assistant" and choices[0] is None and rewards[0] is None:
         pieces, segment = _lines(turns[0].content)
         count = int(segment[-1]) + 1 if len(segment) else 0
         return {"pieces": pieces, "segment": segment, "roles": ("assistant",) * count, "unit": "step"}
@@ -679,26 +728,52 @@ def _call(call: Any) -> str:
     return f'{{"name": {json.dumps(function.get("name"), ensure_ascii=False)}, "arguments": {said}}}'
 
 
-def _named_group(record: Record, name: str, step: Any) -> str:
+def _named_group(record: Record, name: str, step: str | None) -> str:
     value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if (said := _name(value)) is None:
         raise TypeError(f"{name}: {_found(value)}, wanted a string or an integer, the name of the group")
-    return f"{value}" if step is None else f"{step}/{value}"
+    return _within(step, said)
 
 
-def _prompt_group(prompt: Sequence[Message], step: Any) -> str:
+def _step(record: Record) -> str | None:
+    """The training step, as the name that groups share."""
+    return next((said for name in STEPS if (said := _name(record.get(name))) is not None), None)
+
+
+def _within(step: str | None, name: str) -> str:
+    return name if step is None else f"{step}/{name}"
+
+
+def _prompt_group(prompt: Sequence[Message], step: str | None) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for role, content in prompt:
         digest.update(f"{len(role)} {len(content)} {role}{content}".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest() if step is None else f"{step}/{digest.hexdigest()}"
+    return _within(step, digest.hexdigest())
 
 
-def _name(record: Record, names: Iterable[str]) -> str | None:
-    for name in names:
-        value = record.get(name)
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            return str(value)
-    return None
+def _id(record: Record, names: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
+    """The first of these fields that is a name, and the field it came from."""
+    found = ((said, (name,)) for name in names if (said := _name(record.get(name))) is not None)
+    return next(found, (None, ()))
+
+
+def _name(value: Any) -> str | None:
+    """A string or whole number as a name. A column of integers with gaps comes as floats: 1.0 is the name 1."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value
+
+
+def _first_of(record: Record, names: Iterable[str]) -> Any:
+    return next((record[name] for name in names if not _is_missing(record.get(name))), None)
+
+
+def _same_number(a: Any, b: Any) -> bool:
+    return _is_number(a) and (a == b or (a != a and b != b))
 
 
 def _found(value: Any) -> str:

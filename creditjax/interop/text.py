@@ -34,17 +34,16 @@ def split_lines(text: str) -> list[str]:
     >>> split_lines("2 + 2 = 4" + chr(10) + chr(10) + "A: 4")
     ['2 + 2 = 4\\n\\n', 'A: 4']
     """
-    lines: list[str] = []
-    blank = ""
+    # Lists of parts, joined at the end: a text of many blank lines would be copied for each.
+    lines: list[list[str]] = []
+    blank: list[str] = []
     for line in _LINE.findall(text):
         if line.strip():
-            lines.append(blank + line)
-            blank = ""
-        elif lines:
-            lines[-1] += line
+            lines.append([*blank, line])
+            blank = []
         else:
-            blank += line
-    return [*lines, blank] if blank else lines
+            (lines[-1] if lines else blank).append(line)
+    return ["".join(parts) for parts in ([*lines, blank] if blank else lines)]
 
 
 def word_ids(pieces: Sequence[str]) -> np.ndarray:

@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
 import pathlib
 import sys
+import threading
+import time
 import tracemalloc
 
 from hypothesis import HealthCheck, given, settings
@@ -156,6 +159,20 @@ BAD = {
     "numbers as text": (changed(reward=["1", "2"]), "reward: '1', wanted float32"),
     "flags as numbers": (changed(action_mask=[1, 0]), r"action_mask\[0\]: 1, wanted bool"),
     "numbers as flags": (changed(tokens=[True, False]), r"tokens\[0\]: True, wanted int32"),
+    "a number beyond float64": (
+        GOOD[:-1] + ',"signals":{"x":{"axes":["T"],"shape":[2],"dtype":"float32","values":[1e400,0]}}}',
+        "the number 1e400, wanted one that float64 can hold",
+    ),
+    "NaN as a number": (changed(logprob=[-1.0, math.nan]), r"logprob\[1\]: nan as a number, wanted null for NaN"),
+    "an infinity as a number": (
+        changed(signals={"x": {"axes": ["T"], "shape": [2], "dtype": "float32", "values": [0, -math.inf]}}),
+        r"values\[1\]: -inf as a number, wanted null for NaN, a string for an infinity",
+    ),
+    "an outcome of NaN": (changed(outcome=math.nan), "outcome: nan, wanted a number, or null for unscored"),
+    "a key twice among many": (
+        "{" + ",".join(f'"k{i}":1' for i in range(50_000)) + ',"k49999":2}',
+        "the key 'k49999' comes twice",
+    ),
     "outcome as text": (changed(outcome="NaN"), "outcome: 'NaN', wanted a number"),
     "an object for a list": (changed(pieces={"a": 1}), "pieces: dict, wanted a list"),
     "another length": (changed(reward=[1]), r"reward: shape \[1\], wanted \[T=2\]"),
@@ -242,6 +259,96 @@ def test_a_table_that_was_cut_off_or_is_of_another_version_says_so(tmp_path):
         pyarrow.parquet.write_table(table, path)
         with pytest.raises(files.RecordError, match=f"row 1: {reason}"):
             list(files.read(path))
+
+
+def damaged_text(pa):
+    """Two strings, of which the first is no UTF-8."""
+    offsets, text = np.array([0, 1, 3], np.int32), b"\xffok"
+    return pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(text)])
+
+
+CELLS = {
+    "text that is no UTF-8": (damaged_text, "UnicodeDecodeError", 1),
+    "a time beyond the calendar": (lambda pa: pa.array([2**62, 1], pa.timestamp("us")), "OverflowError", 1),
+    "a date beyond the calendar": (lambda pa: pa.array([2**30, 1], pa.date32()), "OverflowError", 1),
+    "a duration beyond the largest": (lambda pa: pa.array([2**62, 1], pa.duration("s")), "OverflowError", 1),
+    "a time zone that is none": (lambda pa: pa.array([1, 1], pa.timestamp("us", tz="Nowhere/City")), "", 0),
+    "two fields of one name": (
+        lambda pa: pa.StructArray.from_arrays([pa.array([1, 2])] * 2, names=["a", "a"]),
+        "ValueError",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_cell_of_a_table_that_is_no_value_is_a_bad_record(tmp_path, kind):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    column, said, good = CELLS[kind]
+    path = tmp_path / "a.parquet"
+    table = {"input": ["q"] * 2, "output": ["a", "b"], "score": [1.0, 0.5], "x": column(pa)}
+    pyarrow.parquet.write_table(pa.table(table), path)
+    with pytest.raises(files.RecordError, match=f"row 1: x: a value of which Python can make nothing, .*{said}"):
+        list(files.read(path))
+    reader = files.read(path, on_error="skip")
+    assert [rollout.outcome for rollout in reader] == [0.5][:good] and reader.skipped == 2 - good
+
+
+def test_text_of_our_own_table_that_is_no_unicode_is_a_bad_record(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    path = tmp_path / "a.parquet"
+    files.write(path, [plain(0), plain(1)])
+    table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table.set_column(0, table.schema.field(0), damaged_text(pa)), path)
+    reader = files.read(path, on_error="skip")
+    assert [rollout.id for rollout in reader] == ["ok"]
+    assert "row 1: id: a value of which Python can make nothing, UnicodeDecodeError" in str(reader.reasons[0])
+
+
+def test_a_table_with_a_column_twice_is_refused(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    path = tmp_path / "a.parquet"
+    columns = [pa.array(["q"]), pa.array(["a"]), pa.array([1.0]), pa.array([5.0])]
+    pyarrow.parquet.write_table(pa.Table.from_arrays(columns, names=["input", "output", "score", "score"]), path)
+    with pytest.raises(files.RecordError, match="row 1: the column 'score' comes twice in the table"):
+        list(files.read(path))
+
+
+@pytest.mark.parametrize("first", [0, 1, 3, 4, 100])
+def test_a_pipe_is_read_from_its_first_byte(tmp_path, first):
+    content = "".join(json.dumps(formats.to_record(plain(i))) + "\n" for i in range(500)).encode()
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def fill():
+        with open(path, "wb", buffering=0) as file:
+            # A pipe may bring less than the reader asks for.
+            file.write(content[:first])
+            time.sleep(0.05)
+            file.write(content[first:])
+
+    writer = threading.Thread(target=fill)
+    writer.start()
+    assert list(files.read(path)) == [plain(i) for i in range(500)]
+    writer.join()
+
+
+def test_a_table_in_a_pipe_is_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    path, pipe = tmp_path / "a.parquet", tmp_path / "pipe"
+    files.write(path, [plain(0)])
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer.start()
+    with pytest.raises(files.RecordError, match="a Parquet table in a pipe, wanted a file"):
+        list(files.read(pipe))
+    writer.join()
 
 
 def test_a_row_of_a_table_that_does_not_fit_is_named(tmp_path):

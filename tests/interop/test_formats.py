@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import re
+import time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,6 +210,90 @@ def test_numbers_that_float32_would_change_stay_in_meta():
     assert float(rollout.signals["small"].values) == 2**24
 
 
+def test_a_whole_number_is_the_same_name_as_an_integer_or_a_float():
+    # A column of integers with gaps is one of floats.
+    for example, group in ((5, "default/5"), (5.0, "default/5"), ("5", "default/5"), (math.nan, "default/7")):
+        assert only("verifiers", {**RESULT, "example_id": example, "id": 7.0}).group == group
+    assert only("verifiers", {**RESULT, "env_id": 2.0, "step": 4.0}).group == "4/2/5"
+    assert only("messages", {**CHAT, "problem_id": 4.0, "id": 8.0}).group == "4"
+    assert only("messages", {**CHAT, "problem_id": 4.0, "id": 8.0}).id == "8"
+    assert only("messages", {**CHAT, "group": math.nan, "step": 3.0}).group == "3/4"
+    assert only("verl", {**VERL, "step": 7.0}, Place(9)).group == "7/ab_c"
+    for change in ({"example_id": 0.5}, {"example_id": True}, {"task": {"name": "a"}}):
+        with pytest.raises(TypeError, match=f"{next(iter(change))}: .*, wanted a string or an integer, the name"):
+            only("verifiers", {**RESULT, **change})
+        assert only("verifiers", {**RESULT, **change, "mine": "g"}, Place(1, "mine")).group == "g"
+
+
+def test_the_reward_of_a_single_answer_is_that_of_its_turn():
+    def answered(**fields):
+        turn = {"role": "assistant", "content": "a\nb", **fields}
+        return only("messages", {"messages": [{"role": "user", "content": "Q"}, turn]})
+
+    for fields in ({"reward": 0.25}, {"score": 0.25}, {"reward": None, "score": 0.25}):
+        rollout = answered(**fields)
+        assert rollout.segment_reward.tolist() == [0.25] and rollout.unit == "turn" and rollout.text == "a\nb"
+        (batch,) = batches(groups([rollout]), positions=64)
+        assert np.nansum(batch.trajectory.signals["process_reward"]) == 0.25
+    assert answered(reward=None).segment_reward is None and answered().unit == "step"
+
+
+def test_no_number_takes_the_place_of_another_of_its_name():
+    def measured(name, **fields):
+        rollout = only(name, {**RECORDS[name], **fields})
+        return {key: signal.values.tolist() for key, signal in rollout.signals.items()}, rollout.meta
+
+    for fields in ({"acc": 0.0, "accuracy": 1.0}, {"accuracy": 1.0, "acc": 0.0}):
+        signals, _ = measured("verl", **fields)
+        assert signals == {"acc": 0.0, "accuracy": 1.0}
+    signals, meta = measured("verifiers", metrics={"acc": 0.5, "note": "x", "huge": 1e300}, acc=0.5)
+    assert signals["accuracy"] == 0.5 and "acc" not in signals and "acc" not in meta
+    assert meta["metrics"] == {"note": "x", "huge": 1e300}
+    signals, meta = measured("verifiers", metrics={"correct": 1.0}, correct=0.25)
+    assert signals["correct"] == 1.0 and meta["correct"] == 0.25 and "metrics" not in meta
+    signals, meta = measured("gymnasium", observation=3.0)
+    assert signals["observation"] == [[0, 1], [1, 1]] and meta["observation"] == 3.0
+
+
+def test_trl_counts_no_name_among_the_rewards():
+    unnamed = {k: v for k, v in TRL.items() if "reward" not in k} | {"task_id": 7, "iteration": 2, "mine": 9}
+    rollout = only("trl", unnamed, Place(1, "mine"))
+    assert (rollout.outcome, rollout.group) == (0.25, "3/9")
+    assert rollout.signals["reward_components"].values.tolist() == [0.25] and rollout.meta["task_id"] == 7
+
+
+def test_actions_and_observations_stay_what_they_are():
+    mixed = only("gymnasium", {**EPISODE, "actions": [1, "a"], "observations": [["1", "nan"], ["2", "3"]]})
+    assert mixed.pieces == ("1 ", '"a" ') and mixed.tokens is None and not mixed.signals.keys() & {"observation"}
+    gaps = only("gymnasium", {**EPISODE, "observations": [[None, 1], [2, 3]], "episode": {"r": 1.5}})
+    np.testing.assert_array_equal(gaps.signals["observation"].values, np.float32([[np.nan, 1], [2, 3]]))
+    assert gaps.meta["episode"] == {"r": 1.5} and only("gymnasium", {**EPISODE, "episode": 4}).id == "4"
+    assert only("gymnasium", {**EPISODE, "episode": 4}).meta == {}
+
+
+def test_names_are_those_of_the_file_where_several_are_read(tmp_path):
+    lines = (DATA / "gsm8k_solutions_excerpt.jsonl").read_text().splitlines()
+    for name, line in zip("ab", lines, strict=False):
+        (tmp_path / f"{name}.jsonl").write_text(line)
+    rollouts = list(read(tmp_path))
+    assert [rollout.group for rollout in rollouts] == ["a.jsonl/1"] * 4 + ["b.jsonl/1"] * 4
+    assert len({rollout.id for rollout in rollouts}) == 8
+    assert [rollout.group for rollout in read(tmp_path / "b.jsonl")] == ["1"] * 4
+    stepless = {k: v for k, v in VERL.items() if k != "step"}
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(stepless) + "\n" for _ in range(2)))
+    assert [rollout.id for rollout in read(tmp_path)] == ["a.jsonl/1", "a.jsonl/2", "b.jsonl/1", "b.jsonl/2"]
+    assert [(r.id, r.group) for r in read(tmp_path / "a.jsonl")] == [("1", "ab_c"), ("2", "ab_c")]
+
+
+def test_lines_of_a_text_of_blank_lines_take_linear_time():
+    blank = "\n" * 1_000_000
+    started = time.process_time()
+    assert split_lines(blank + "a" + blank + "b") == [blank + "a" + blank, "b"]
+    # Copying what came before for each line takes a minute.
+    assert time.process_time() - started < 10
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_each_format_comes_to_a_valid_batch(name, tmp_path):
     path = tmp_path / "records.jsonl"
@@ -225,6 +310,9 @@ def test_each_format_comes_to_a_valid_batch(name, tmp_path):
         ("verl", {"score": 10**400}, "score: inf, wanted a number that float32 can hold"),
         ("verl", {"score": math.inf}, "score: inf"),
         ("trl", {"completion": 3}, "completion: 3, wanted a list"),
+        ("trl", {"right_reward": math.inf}, "right_reward: inf, wanted a number that float32 can hold"),
+        ("trl", {"right_reward": 1e300, "reward": 1.0}, "right_reward: 1e.300, wanted a number that float32 can hold"),
+        ("trl", {"right_reward": 10**400}, "right_reward: inf, wanted a number that float32 can hold"),
         ("trl", {"prompt": ["hi"]}, r"prompt\[0\]: 'hi', wanted an object with `role` and `content`"),
         ("messages", {"messages": [{"role": "user", "content": "Q"}]}, "messages: none of the role 'assistant'"),
         ("messages", {"messages": [{"role": "assistant", "content": 5}]}, r"messages\[0\].content: 5, wanted text"),
@@ -236,6 +324,9 @@ def test_each_format_comes_to_a_valid_batch(name, tmp_path):
         ("gymnasium", {"terminations": ["no", True]}, "terminations: 'no', wanted true or false"),
         ("gymnasium", {"actions": [[1], [1, 2]]}, "actions: of different shapes"),
         ("gymnasium", {"observations": [[1.0]]}, "observations: 1 of them, wanted 2 or 3"),
+        ("gymnasium", {"observations": [[1e300], [1]]}, "observations: 1e.300, wanted numbers that float32 can hold"),
+        ("gymnasium", {"observations": [[10**400], [1]]}, "observations: inf, wanted a number that float32 can hold"),
+        ("gymnasium", {"actions": [10**30, 1]}, "tokens: dtype object, wanted int32"),
         (
             "gsm8k",
             {"175b_finetuning": {"solution": "x", "is_correct": 1}},

@@ -9,6 +9,7 @@ action matters, so what is shown is how well an estimator bridges a delay.
 
 from ml_collections import ConfigDict
 
+from creditjax import sweeps
 from creditjax.training import default_config, parse_arg
 
 
@@ -48,4 +49,4 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def get_hyper() -> list[dict]:
     """How far back credit reaches: the trace decay, over five seeds."""
-    return [{"recipe.lam": lam, "seed": seed} for lam in (0.0, 0.8, 0.95, 1.0) for seed in range(5)]
+    return sweeps.product({"recipe.lam": [0.0, 0.8, 0.95, 1.0], "seed": range(5)})

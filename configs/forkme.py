@@ -9,6 +9,7 @@ in `creditjax/training/config.py`; what is not set here keeps its default.
 
 from ml_collections import ConfigDict
 
+from creditjax import sweeps
 from creditjax.training import default_config, parse_arg
 
 
@@ -49,5 +50,5 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def get_hyper() -> list[dict]:
-    """Overrides by dotted path, one dictionary a run."""
-    return [{"optimizer.learning_rate": rate, "seed": seed} for rate in (3e-4, 1e-3) for seed in range(3)]
+    """What `python -m experiments.sweep` trains: overrides by dotted path, one dictionary a run."""
+    return sweeps.product({"optimizer.learning_rate": [3e-4, 1e-3], "seed": range(3)})

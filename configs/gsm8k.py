@@ -15,6 +15,7 @@ import tempfile
 
 from ml_collections import ConfigDict
 
+from creditjax import sweeps
 from creditjax.training import default_config, parse_arg
 
 
@@ -75,4 +76,4 @@ def _made_up() -> str:
 
 def get_hyper() -> list[dict]:
     """Where 1/length sits."""
-    return [{"recipe.name": name} for name in ("grpo", "dr_grpo", "dapo")]
+    return sweeps.product({"recipe.name": ["grpo", "dr_grpo", "dapo"]})

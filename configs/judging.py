@@ -10,6 +10,7 @@ The labels of the steps earn nothing (`tips_prm`); with `--config.recipe.name=pu
 
 from ml_collections import ConfigDict
 
+from creditjax import sweeps
 from creditjax.training import default_config, parse_arg
 
 
@@ -52,4 +53,4 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def get_hyper() -> list[dict]:
     """The verdict alone, or a reward for each label, over five seeds."""
-    return [{"recipe.name": name, "seed": seed} for name in ("tips_prm", "pure") for seed in range(5)]
+    return sweeps.product({"recipe.name": ["tips_prm", "pure"], "seed": range(5)})

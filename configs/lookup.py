@@ -9,6 +9,7 @@ answer. The supervised start imitates an expert that errs often enough to leave 
 
 from ml_collections import ConfigDict
 
+from creditjax import sweeps
 from creditjax.training import default_config, parse_arg
 
 
@@ -50,4 +51,4 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def get_hyper() -> list[dict]:
     """One outcome for all turns, or credit by turn, over five seeds."""
-    return [{"recipe.name": name, "seed": seed} for name in ("grpo", "gigpo") for seed in range(5)]
+    return sweeps.product({"recipe.name": ["grpo", "gigpo"], "seed": range(5)})

@@ -11,6 +11,7 @@ import string
 
 from ml_collections import ConfigDict
 
+from creditjax import sweeps
 from creditjax.training import default_config, parse_arg
 
 
@@ -55,9 +56,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def get_hyper() -> list[dict]:
     """A small sweep: three methods, three learning rates, five seeds."""
-    return [
-        {"recipe.name": name, "optimizer.learning_rate": rate, "seed": seed}
-        for name in ("grpo", "rloo", "dr_grpo")
-        for rate in (3e-4, 1e-3, 3e-3)
-        for seed in range(5)
-    ]
+    return sweeps.product(
+        {"recipe.name": ["grpo", "rloo", "dr_grpo"], "optimizer.learning_rate": [3e-4, 1e-3, 3e-3], "seed": range(5)}
+    )

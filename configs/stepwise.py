@@ -13,6 +13,7 @@ Every step can be judged, exactly or with noise (`--config.task.noise=0.2`), and
 
 from ml_collections import ConfigDict
 
+from creditjax import sweeps
 from creditjax.training import default_config, parse_arg
 
 
@@ -58,4 +59,4 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 def get_hyper() -> list[dict]:
     """One outcome for all steps, or a reward for each, over five seeds."""
-    return [{"recipe.name": name, "seed": seed} for name in ("grpo", "pure") for seed in range(5)]
+    return sweeps.product({"recipe.name": ["grpo", "pure"], "seed": range(5)})

@@ -61,7 +61,7 @@ _WHOLE = {
     "votes",
 }
 
-# The order within a family, strongest fit first; recipes that are not named follow by name.
+# The best known of each family, strongest fit first.
 _ORDER = (
     *("rloo", "grpo", "dr_grpo"),
     *("matchtir", "skillgate", "a2tgpo", "pure", "tips", "prime", "tempo", "ppo", "gae", "vtrace", "gigpo"),
@@ -84,16 +84,21 @@ def recommend(
     agents: int = 1,
     tokens: int | None = None,
 ) -> list[Recommendation]:
-    """Registered recipes for a situation, best fit first; episode-level GRPO is always among them.
+    """Registered recipes for a situation, by family; episode-level GRPO is always among them.
 
     Questions in order: is there feedback on intermediate steps (a signal that judges them); can one branch from
     intermediate states; can one train a critic; otherwise the policy's own statistics and repeated states. Methods that
-    share an outcome among agents come first where there are several. Short rollouts of one agent without any of these
-    start with the episode-level baselines.
+    divide an outcome among agents come first where there are several and a signal tells them apart (`coalition_value`);
+    without one the others are given as for one agent, and their paths say so. Short rollouts of one agent without any
+    of these start with the episode-level baselines.
+
+    Within a family the best known come first, then those that cost nothing beyond the rollouts, then the others; each
+    of these by name, which is no order of merit. The cost is what a method takes, whether its signals are offered or
+    not.
 
     Args:
       signals: what the task or a model can provide, by the names of `creditjax.SIGNALS`; "segment" if rollouts are cut
-        into turns or steps.
+        into turns or steps. What a run makes of the policy, its reference and its own loop is taken to be there.
       branch: rollouts can be started again from, or share, intermediate states.
       critic: a value head can be trained.
       agents: how many share the outcome.
@@ -138,11 +143,14 @@ def recommend(
     rest = [("implicit", (*path, "what the rollouts and the policy show of themselves")), ("episode", path)]
     if tokens is not None and tokens < SHORT and not families:
         rest = [("episode", (*path, f"{tokens} tokens: an episode is short")), rest[0]]
-    made = [recipe(name) for name in list_recipes()]
+    able = [made for made in map(recipe, list_recipes()) if set(made.needs) <= given]
+    if agents > 1 and "team" not in map(_family, able):
+        alone = f"{agents} agents share one outcome, but no signal tells what each of them adds"
+        families, rest = ([(family, (alone, *answers)) for family, answers in some] for some in (families, rest))
     found = []
     for family, answers in (*families, *rest):
-        fitting = [r for r in made if _family(r) == family and set(r.needs) <= given]
-        found += [Recommendation(r.name, answers, _cost(r)) for r in sorted(fitting, key=_rank)]
+        fitting = sorted((made for made in able if _family(made) == family), key=_rank)
+        found += [Recommendation(made.name, answers, _cost(made)) for made in fitting]
     return found
 
 
@@ -165,10 +173,14 @@ def _broadcasts(made: Recipe) -> bool:
     return {*made.estimator.needs, *made.estimator.uses} <= _WHOLE
 
 
-def _rank(made: Recipe) -> tuple[int, str]:
-    return (_ORDER.index(made.name) if made.name in _ORDER else len(_ORDER), made.name)
+def _rank(made: Recipe) -> tuple[int, bool, str]:
+    known = _ORDER.index(made.name) if made.name in _ORDER else len(_ORDER)
+    return known, _cost(made) != _NOTHING, made.name
 
 
+_NOTHING = "nothing beyond the rollouts"
+# Signals that come with the rollouts or out of the loop.
+_FREE = frozenset({"accuracy", "agent", "progress", "prompt_length", "running_baseline", "token_mask"})
 # What has to be paid for, and the signals that it makes.
 _COSTS = (
     (("value",), "a critic beside the policy"),
@@ -187,11 +199,21 @@ _COSTS = (
     (("judge_grad_dot_emb",), "a backward pass through the judge"),
     (("state_key",), "keys of the states"),
     (("greedy_outcome",), "one greedy rollout a prompt"),
+    (("logprob_current",), "a pass of the policy that is updated"),
+    (
+        ("entropy", "self_certainty", "sum_pi_squared", "chosen_logit", "token_kl"),
+        "the policy's logits over the vocabulary at every token",
+    ),
+    (("loop_logprob", "exit_pdf"), "a looped policy, read out after every loop"),
 )
 
 
 def _cost(made: Recipe) -> str:
-    costs = [cost for signals, cost in _COSTS if set(signals) & set(made.needs)]
+    read = {*made.needs, *made.objective.statistics}
+    costs = [cost for signals, cost in _COSTS if set(signals) & read]
+    paid = {name for signals, _ in _COSTS for name in signals} | _FREE | set(FIELDS)
+    if others := [name for name in made.needs if name not in paid]:
+        costs.append(f"the signal{'s' if len(others) > 1 else ''} {', '.join(others)}")
     if _family(made) == "branch":
         costs.append("groups that share prefixes")
-    return ", ".join(costs or ["nothing beyond the rollouts"]) + (f"; {made.cost}" if made.cost != "linear" else "")
+    return ", ".join(costs or [_NOTHING]) + (f"; {made.cost}" if made.cost != "linear" else "")

@@ -149,15 +149,16 @@ def _which() -> str:
         "# Which method for my problem?",
         "{py:func}`creditjax.recommend` asks, in this order, whether steps are judged, whether one can branch, and "
         "whether a critic can be trained, and lists the recipes whose signals are there. The questions are those of "
-        "the survey arXiv:2604.09459; within an answer the best known come first, the rest by name. Here is what it "
-        "says to common situations; the call gives all of it.",
+        "the survey arXiv:2604.09459; within an answer the best known come first, then those that cost nothing beyond "
+        "the rollouts, then the others, each of these by name. Here is what it says to common situations; the call "
+        "gives all of it.",
     ]
     for question, asked in SITUATIONS:
         call = f"creditjax.recommend({_arguments(asked)})"
         blocks += [f"## {question}", f"```python\n{call}\n```"]
         for path, found in itertools.groupby(creditjax.recommend(**asked), lambda found: found.path):
             first = [(f"[{r.recipe}]({r.recipe}.md)", r.cost) for r in found]
-            more = f"{len(first) - SHOWN} more, by name." if len(first) > SHOWN else ""
+            more = f"{len(first) - SHOWN} more." if len(first) > SHOWN else ""
             blocks += [f"Because {'; '.join(path)}:", _table(("recipe", "costs"), first[:SHOWN]), *filter(None, [more])]
     return "\n\n".join(blocks) + "\n"
 

@@ -1,9 +1,15 @@
 """Methods for a situation, and the reporting checklist."""
 
+import importlib
+import itertools
+
 import pytest
 
 import creditjax as cj
 from creditjax import reporting
+
+# The package has the function under the module's name.
+recommend = importlib.import_module("creditjax.recommend")
 
 SITUATIONS = [
     {},
@@ -44,6 +50,41 @@ def test_nothing_is_recommended_that_cannot_run(situation):
 )
 def test_the_tree_is_followed(situation, first):
     assert cj.recommend(**situation)[0].recipe == first
+
+
+def test_within_a_family_the_known_come_first_then_what_costs_nothing():
+    for situation in SITUATIONS:
+        for _, found in itertools.groupby(cj.recommend(**situation), lambda made: made.path):
+            rest = [made for made in found if made.recipe not in recommend._ORDER]
+            keys = [(made.cost != "nothing beyond the rollouts", made.recipe) for made in rest]
+            assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ucas", "the policy's logits"),
+        ("optimal_token_baseline", "the policy's logits"),
+        ("rltt", "a looped policy"),
+        ("frpo", "a pass of the reference policy"),
+        ("delta", "the signal hidden"),
+        ("t_reg", "the signals logprob_better, logprob_worse; pairwise in G"),
+        ("grpo", "nothing beyond the rollouts"),
+    ],
+)
+def test_costs_are_told(name, said):
+    everything = cj.recommend((*cj.SIGNALS, "segment"), branch=True, critic=True, agents=2)
+    assert said in next(made.cost for made in everything if made.recipe == name)
+
+
+def test_agents_whose_shares_no_signal_tells():
+    one, three = cj.recommend(), cj.recommend(agents=3)
+    assert [made.recipe for made in three] == [made.recipe for made in one]
+    assert {made.path[0] for made in three} == {
+        "3 agents share one outcome, but no signal tells what each of them adds"
+    }
+    told = cj.recommend(["coalition_value"], agents=3)
+    assert not any("no signal" in made.path[0] for made in told)
 
 
 def test_with_everything_at_hand_every_recipe_fits():

@@ -25,7 +25,7 @@ ROOT = DOCS.parent
 GUIDES = (
     *("architecture", "ground_truth", "properties", "benchmark", "learning_curves", "speed"),
     *("where_recipes_train", "process_rewards", "process_reward_models", "process_curves"),
-    *("inspect", "rollout_files", "peers"),
+    *("inspect", "rollout_files", "peers", "sweeps"),
 )
 NOTEBOOKS = tuple(sorted(path.stem for path in (DOCS / "notebooks").glob("*.ipynb")))
 

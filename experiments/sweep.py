@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
         trials = trials_lib.resolve(hypers, lambda own: command_line.parse_config([*shared, *own]), given)
         chosen = choose(trials, _ONLY.value)
         if _DRY_RUN.value:
-            print("\n".join(listing(trials, chosen, store, shared)))
+            print("\n".join(listing(trials, chosen, store, shared, _RETRIES.value)))
             return
         with store.alone():
             states = sweep(trials, chosen, store, shared)
@@ -172,7 +172,7 @@ def command(trial: Any, store: Any, shared: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "experiments.train", *shared, *trial.flags, workdir]
 
 
-def listing(trials: Sequence[Any], chosen: Sequence[Any], store: Any, shared: Sequence[str]) -> list[str]:
+def listing(trials: Sequence[Any], chosen: Sequence[Any], store: Any, shared: Sequence[str], retries: int) -> list[str]:
     """The resolved configs: the fields that all trials have in common, then of each trial the others."""
     from creditjax.sweeps import runner
     from creditjax.sweeps import trials as trials_lib
@@ -183,7 +183,7 @@ def listing(trials: Sequence[Any], chosen: Sequence[Any], store: Any, shared: Se
     lines = ["In all trials:"]
     lines += [f"    {path} = {first[path]!r}" for path in sorted(common)]
     for trial in chosen:
-        lines += ["", f"{trial.number}/{len(trials)}  {trial.id}  {runner.state(store, trial, _RETRIES.value)}"]
+        lines += ["", f"{trial.number}/{len(trials)}  {trial.id}  {runner.state(store, trial, retries)}"]
         lines += [f"    {path} = {x!r}" for path, x in sorted(fields[trial.id].items()) if path not in common]
         lines.append(f"    {shlex.join(['python', *command(trial, store, shared)[1:]])}")
     return lines

@@ -57,6 +57,8 @@ EXTRAS = {
         "ruff>=0.8",
     ],
     "docs": DOCS,
+    # `experiments.report`: pictures and a Parquet table.
+    "report": ["matplotlib>=3.9", "pyarrow>=17"],
     "interop": INTEROP,
 }
 EXTRAS["all"] = sorted({requirement for group in EXTRAS.values() for requirement in group})

@@ -14,7 +14,8 @@ import pathlib
 
 import numpy as np
 
-RESAMPLES = 10_000
+from creditjax.sweeps.statistics import interval
+
 # Safe for the colour-blind (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 
@@ -42,13 +43,6 @@ def read(workdir: pathlib.Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
     if not rows:
         raise SystemExit(f"{workdir}: no {metric} in metrics.jsonl")
     return np.array([row["step"] for row in rows]), np.array([row[metric] for row in rows], float)
-
-
-def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """95% bootstrap interval of the mean over the first axis."""
-    draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.percentile(values[draws].mean(axis=1), [2.5, 97.5], axis=0)
-    return low, high
 
 
 def draw(curves: dict, metric: str, title: str, out: pathlib.Path) -> None:

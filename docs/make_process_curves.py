@@ -27,13 +27,14 @@ from configs import quickstart, stepwise
 from creditjax.benchmark.agreement import agreement, shuffled
 from creditjax.kernels.segments import segment_sum
 from creditjax.process.metrics import step_auroc
+from creditjax.sweeps.statistics import interval
 from creditjax.training import check_config, train
 from creditjax.training import mesh as mesh_lib
 from creditjax.training import step as step_lib
 from creditjax.training.loop import Programs
 from creditjax.training.state import Stream, TrainState, stream_key
 from creditjax.trajectory import Trajectory
-from docs.make_curves import COLOURS, interval, read
+from docs.make_curves import COLOURS, read
 from docs.markers import splice
 
 PAGE = pathlib.Path(__file__).with_name("process_curves.md")

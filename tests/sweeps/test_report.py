@@ -23,12 +23,8 @@ def made_sweep(root, unfinished=()):
         trials.append({"id": trial, "overrides": overrides})
         workdir = root / "trials" / trial
         workdir.mkdir(parents=True)
-        config = {
-            "checkpoint": {"best_metric": "eval/success"},
-            "recipe": {"name": name},
-            "mesh": {"data": 2, "fsdp": -1},
-        }
-        (workdir / "config.json").write_text(json.dumps({"config": config}))
+        config = {"checkpoint": {"best_metric": "eval/success"}, "recipe": {"name": name}}
+        (workdir / "config.json").write_text(json.dumps({"config": config, "devices": {"count": 2}}))
         level = 0.2 * (name == "rloo") + 0.3 * (rate > 0.01) + 0.01 * seed
         rows = [
             {"step": s, "eval/success": level * s / 4, "tokens": 100.0, "seconds_per_step": 9.0, "response_length": 5.0}

@@ -47,11 +47,19 @@ class Options(TypedDict, total=False):
 
 
 class Mismatch(NamedTuple):
-    """A law that does not hold: what was to be seen, the numbers found, the numbers wanted."""
+    """A law that does not hold: what was to be seen, the numbers found, the numbers wanted.
+
+    `batch` is what the numbers were found on, where that is not the batch that the property was asked of.
+    """
 
     what: str
     found: np.ndarray
     wanted: np.ndarray
+    batch: Trajectory | None = None
+
+
+class NotTraced(AssertionError):
+    """JAX cannot trace an estimator, which the question takes for granted."""
 
 
 Property = Callable[[Function, Trajectory, np.random.Generator], Mismatch | None]
@@ -112,8 +120,13 @@ def default_batches(estimator: Estimator, **options: Any) -> Callable[[int], Tra
 def compare(what: str, found: Any, wanted: Any, rtol: float = RTOL, atol: float = ATOL) -> Mismatch | None:
     """None if the arrays agree; NaN agrees with nothing."""
     found, wanted = np.asarray(found), np.asarray(wanted)
-    if found.shape == wanted.shape and np.allclose(found, wanted, rtol=rtol, atol=atol):
-        return None
+    if found.shape == wanted.shape:
+        agree = np.isclose(found, wanted, rtol=rtol, atol=atol)
+        if agree.all():
+            return None
+        if not np.isfinite(found[~agree]).any():
+            # Every number that is one is as it should be.
+            what = f"credit is not finite, so that it cannot be said whether {what}"
     return Mismatch(what, found, wanted)
 
 
@@ -144,11 +157,15 @@ def check(name: str, estimator: Estimator, holds: Property, options: Options) ->
             raise AssertionError(_describe(name, estimator, seed, batch, wrong, "smallest " if shrink else ""))
 
 
-def fail(name: str, estimator: Estimator, what: str, lines: Iterable[str] = ()) -> NoReturn:
+def fail(
+    name: str,
+    estimator: Estimator,
+    what: str,
+    lines: Iterable[str] = (),
+    kind: type[AssertionError] = AssertionError,
+) -> NoReturn:
     """Raises the `AssertionError` of an assertion that is not about one batch."""
-    raise AssertionError(
-        "\n".join([f"{name}: {what}", f"  estimator: {name_of(estimator)}", *(f"  {x}" for x in lines)])
-    )
+    raise kind("\n".join([f"{name}: {what}", f"  estimator: {name_of(estimator)}", *(f"  {x}" for x in lines)]))
 
 
 def tolerances(options: Options) -> dict[str, float]:
@@ -204,7 +221,9 @@ def _describe(name: str, estimator: Estimator, seed: int, batch: Trajectory, wro
     if found.shape == wanted.shape and found.size:
         gap = np.abs(found.astype(np.float64) - wanted)
         worst = np.unravel_index(np.argmax(np.where(np.isnan(gap), np.inf, gap)), found.shape)
-        at = f" (found {found[worst]:.6g}, wanted {wanted[worst]:.6g} at {[int(i) for i in worst]})"
+        number = "a number" if np.isnan(wanted[worst]) else f"{wanted[worst]:.6g}"
+        at = f" (found {found[worst]:.6g}, wanted {number} at {[int(i) for i in worst]})"
+    batch = batch if wrong.batch is None else wrong.batch
     p, g, t = batch.tokens.shape
     lines = [
         f"{name}: {wrong.what}{at}",

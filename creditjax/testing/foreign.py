@@ -9,7 +9,8 @@
     testing.assert_unbiased(theirs)
     testing.check_all(theirs)
 
-They run on the host, so what is asked of programs (tracing, sharding, gradients of JAX) has no answer for them.
+They run on the host, so what is asked of programs (sharding, gradients of JAX, cost) has no answer for them:
+`check_all` says "not checked", and an assertion about it fails with "JAX cannot trace it".
 """
 
 from collections.abc import Callable

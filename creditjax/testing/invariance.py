@@ -45,10 +45,10 @@ def assert_finite(estimator: Estimator, **options: Unpack[Options]) -> None:
             " with outcomes of order 1e-15": score * np.float32(1e-15),
         }
         for when, outcome in trials.items():
-            found = function(batch.replace(outcome=outcome))
-            wrong = compare(f"credit is not finite{when}", found, np.where(np.isfinite(found), found, 0.0))
-            if wrong is not None:
-                return wrong
+            tried = batch.replace(outcome=outcome)
+            found = function(tried)
+            if not np.isfinite(found).all():
+                return Mismatch(f"credit is not finite{when}", found, np.where(np.isfinite(found), found, 0.0), tried)
         return None
 
     check("assert_finite", estimator, holds, options)

@@ -16,6 +16,7 @@ from creditjax.testing.check import (
     Estimator,
     Function,
     Mismatch,
+    NotTraced,
     Options,
     as_function,
     as_traceable,
@@ -196,7 +197,7 @@ def _traceable(name: str, estimator: Estimator, options: Options) -> Callable[[T
         jax.eval_shape(value, batch)
     except Exception as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)
-        fail(name, estimator, f"JAX cannot trace it: {said}")
+        fail(name, estimator, f"JAX cannot trace it: {said}", kind=NotTraced)
     return value
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from creditjax.recipes import Recipe
 from creditjax.testing import invariance, laws, program, shapley, truth
-from creditjax.testing.check import Estimator, reads
+from creditjax.testing.check import Estimator, NotTraced, reads
 
 PROPERTIES: dict[str, Callable[..., None]] = {
     name.removeprefix("assert_"): assertion
@@ -92,7 +92,8 @@ def check_all(
 
     Returns:
       By property "holds", "does not hold: …" with a counterexample in one line, or "not checked: …" with the reason
-      why the question could not be put. The smallest counterexample is what the assertion itself shows.
+      why the question could not be put, as one about programs to a function that JAX cannot trace. The smallest
+      counterexample is what the assertion itself shows.
 
     Raises:
       KeyError: a property that there is not.
@@ -109,6 +110,10 @@ def check_all(
 def _verdict(assertion: Callable[..., None], estimator: Estimator, options: Mapping[str, Any]) -> str:
     try:
         assertion(estimator, **{**_quick(assertion), **options})
+    except NotTraced as error:
+        # Whether it can be transformed is what this one asks, and the others take for granted.
+        kind = "does not hold" if assertion is program.assert_jit_vmap_agree else "not checked"
+        return f"{kind}: {_first_line(error).removeprefix(f'{assertion.__name__}: ')}"
     except AssertionError as error:
         return f"does not hold: {_first_line(error).removeprefix(f'{assertion.__name__}: ')}"
     except Exception as error:  # whatever an estimator raises is a reason, and the other questions are still to be put

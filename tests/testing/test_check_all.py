@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from testing_twins import centred
 
@@ -29,7 +30,36 @@ def test_without_claims_it_asks_what_can_be_asked():
     left_out = {"bounded", "sums_preserved", "variance_at_most", "efficient", "symmetric", "null_player"}
     assert set(found) == set(testing.PROPERTIES) - left_out
     assert found["padding_invariant"] == found["unbiased_up_to_scale"] == "holds"
-    assert found["gradient_stopped"].startswith("does not hold: JAX cannot trace it")
+    # Nothing is known of the gradient of a function of NumPy, but that it cannot be transformed.
+    assert found["jit_vmap_agree"].startswith("does not hold: JAX cannot trace it")
+    for name in ("gradient_stopped", "linear_cost", "sharding_agrees"):
+        assert found[name].startswith("not checked: JAX cannot trace it")
+
+
+def test_credit_that_is_not_finite_is_named_as_that():
+    """What mishandles unscored rollouts alone is no estimator of the wrong sign."""
+
+    def unscored(batch):
+        return np.where(
+            batch.action_mask, (batch.outcome - np.mean(batch.outcome, axis=1, keepdims=True))[..., None], 0.0
+        )
+
+    found = testing.check_all(unscored, ["finite", "sign_preserved", "micro_batches_agree", "shift_invariant"])
+    assert found.pop("finite").startswith("does not hold: credit is not finite (found nan, wanted 0 at")
+    for verdict in found.values():
+        assert verdict.startswith("does not hold: credit is not finite, so that it cannot be said whether ")
+        assert "(found nan, wanted a number at [" in verdict
+
+
+def test_the_batch_that_is_shown_is_the_one_that_fails():
+    def unscored(batch):
+        there = np.isfinite(batch.outcome).any()
+        return np.where(batch.action_mask, 0.0 if there else np.nan, 0.0)
+
+    with pytest.raises(
+        AssertionError, match=r"not finite with no outcome(.|\n)*smallest failing(.|\n)*outcome: \[\[nan"
+    ):
+        testing.assert_finite(unscored)
 
 
 def test_questions_that_cannot_be_put():

@@ -13,12 +13,14 @@ from creditjax.naming import nearest
 
 
 def define_config(values: flags.FlagValues = flags.FLAGS, argv: list[str] | None = None) -> flags.FlagHolder:
-    """Defines --config=FILE[:arg], whose fields --config.path=value overrides.
+    """Defines --config=FILE[:arg], whose fields --config.path=value overrides. Commands in one process share it.
 
     Args:
       values: where the flag is defined.
       argv: the arguments that will be parsed, the program's name first; those of this process if None.
     """
+    if "config" in values:  # of another command that is imported in this process
+        return flags.FlagHolder(values, values["config"])
     help_text = "A config file, FILE[:arg]."
     return config_flags.DEFINE_config_file(
         "config", None, help_text, values, lock_config=False, accept_new_attributes=True, sys_argv=argv

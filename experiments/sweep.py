@@ -29,7 +29,7 @@ from absl import app, flags, logging
 from experiments import command_line
 
 _OWN = flags.FlagValues()
-_CONFIG = command_line.define_config(_OWN)
+_CONFIG = command_line.define_config()
 _SWEEP_DIR = flags.DEFINE_string(
     "sweep_dir", None, "The sweep's directory; made if absent, resumed from if not.", flag_values=_OWN
 )
@@ -191,7 +191,7 @@ def listing(trials: Sequence[Any], chosen: Sequence[Any], store: Any, shared: Se
 
 def run() -> None:
     """The console entry."""
-    flags.mark_flags_as_required(["config"], _OWN)
+    flags.mark_flags_as_required(["config"])
     command_line.run(main, _OWN)
 
 

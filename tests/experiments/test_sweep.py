@@ -13,7 +13,7 @@ import chex
 from environment import with_devices
 import jax
 import pytest
-from training_cases import last_state
+from training.training_cases import last_state
 
 from creditjax import training
 from creditjax.sweeps import local, runner

@@ -18,11 +18,11 @@ import math
 import os
 import pathlib
 import re
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from creditjax.interop import formats
+from creditjax.interop import formats, output
 from creditjax.interop.formats import FORMATS, Format, Place
 from creditjax.interop.rollout import SCHEMA, Message, Rollout, Signal
 
@@ -171,29 +171,36 @@ def write(path: str | os.PathLike, rollouts: Iterable[Rollout], *, container: st
     """Writes rollouts in our schema, as they come; they read back bit-equal.
 
     Args:
-      path: the file; it is replaced when the last rollout has been written, and left as it is if one cannot be.
+      path: the file; it is replaced when the last rollout has been written, and left as it is if one cannot be. A pipe
+        or device is written to as they come.
       rollouts: any number.
-      container: "jsonl" or "parquet"; by default as the suffix says.
+      container: "jsonl" or "parquet"; by default as the suffix says, JSON lines for a pipe or device without one.
 
     Returns:
       How many were written.
 
     Raises:
       ImportError: Parquet without pyarrow.
+      OSError: a file that cannot be written; before the first rollout is asked for, where it is a directory, say.
       TypeError: something that is no `Rollout`.
-      ValueError: no container, by suffix or name.
+      ValueError: no container, by suffix or name; Parquet into a pipe.
     """
     path = pathlib.Path(path)
-    container = _SUFFIXES.get(path.suffix.lower()) if container is None else container
+    if container is None:
+        container = _SUFFIXES.get(path.suffix.lower(), "jsonl" if output.is_special(path) else None)
     if container not in CONTAINERS:
         raise ValueError(f"container: {container or path.name!r}, wanted one of {', '.join(CONTAINERS)}")
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    try:
-        count = (_write_jsonl if container == "jsonl" else _write_parquet)(partial, map(_checked, rollouts))
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return count
+    checked = map(_checked, rollouts)
+    if container == "jsonl":
+        with output.whole(path) as file:
+            return _write_jsonl(file, checked)
+    pa = _pyarrow()
+    with output.whole(path, "wb") as file:
+        if not file.seekable():
+            raise ValueError(
+                f"container: parquet into the pipe {path}, wanted a file: its end says where its parts are"
+            )
+        return _write_parquet(pa, file, checked)
 
 
 class _Again(io.RawIOBase):
@@ -313,12 +320,11 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float)
 _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def _write_jsonl(path: pathlib.Path, rollouts: Iterable[Rollout]) -> int:
+def _write_jsonl(file: IO[str], rollouts: Iterable[Rollout]) -> int:
     count = 0
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        for rollout in rollouts:
-            file.write(_ENCODE(formats.to_record(rollout)) + "\n")
-            count += 1
+    for rollout in rollouts:
+        file.write(_ENCODE(formats.to_record(rollout)) + "\n")
+        count += 1
     return count
 
 
@@ -365,12 +371,11 @@ def _schema(pa: Any) -> Any:
     return pa.schema(columns, metadata={"creditjax.schema": SCHEMA})
 
 
-def _write_parquet(path: pathlib.Path, rollouts: Iterable[Rollout]) -> int:
-    pa = _pyarrow()
+def _write_parquet(pa: Any, file: IO[bytes], rollouts: Iterable[Rollout]) -> int:
     schema = _schema(pa)
     count = 0
     stream = iter(rollouts)
-    with pa.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+    with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         while some := _some(stream):
             writer.write_table(pa.Table.from_arrays([_column(pa, field, some) for field in schema], schema=schema))
             count += len(some)

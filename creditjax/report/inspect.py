@@ -24,7 +24,7 @@ import numpy as np
 
 from creditjax import algebra
 from creditjax.algebra import Transform
-from creditjax.interop import files
+from creditjax.interop import files, output
 from creditjax.interop.batches import Batch, batches, groups
 from creditjax.interop.rollout import Rollout
 from creditjax.recipes import Recipe, list_recipes, recipe
@@ -230,12 +230,19 @@ def inspect(
     Raises:
       FileNotFoundError: there is no such file.
       KeyError: no such recipe, with the nearest names.
-      ValueError: `limit` below 1, a file without rollouts, a record that cannot be read (see `files.read`), or none of
-        the recipes can run on any group: with what each lacks, and which could run.
+      OSError: `out` or `json` cannot be written; before a record is read, where it is a directory, say.
+      ValueError: `limit` below 1, one file for both `out` and `json`, a file without rollouts, a record that cannot be
+        read (see `files.read`), or none of the recipes can run on any group: with what each lacks, and which could run.
     """
     if limit < 1:
         raise ValueError(f"limit: {limit}, wanted at least 1")
     chosen = [recipe(name) for name in dict.fromkeys(recipes)]
+    targets = [os.path.realpath(target) for target in (out, json) if target is not None]
+    for target in (out, json):
+        if target is not None:
+            output.check(target)
+    if len(set(targets)) < len(targets) and not output.is_special(targets[0]):
+        raise ValueError(f"out and json: both {json}, wanted two files")
     if isinstance(rollouts, files.Reader):
         reader = rollouts
     else:
@@ -466,28 +473,18 @@ class _Lines:
     """JSON lines of credit; the file appears under its name when it is whole."""
 
     def __init__(self, path: str | os.PathLike | None):
-        self._path = None if path is None else pathlib.Path(path)
+        self._whole = contextlib.nullcontext() if path is None else output.whole(path)
 
     def __enter__(self) -> "_Lines":
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._scratch = self._path.with_name(f".{self._path.name}.partial")
-            self._file = open(self._scratch, "w", encoding="utf-8", newline="\n")  # noqa: SIM115  # closed on exit
+        self._file = self._whole.__enter__()
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if self._path is None:
-            return
-        self._file.close()
-        if kind is None:
-            self._scratch.replace(self._path)
-        else:
-            with contextlib.suppress(FileNotFoundError):
-                self._scratch.unlink()
+    def __exit__(self, *error: Any) -> None:
+        self._whole.__exit__(*error)
 
     def write(self, group: Group) -> None:
         """Writes the rollouts of a group."""
-        if self._path is None:
+        if self._file is None:
             return
         for g, rollout in enumerate(group.rollouts):
             credits = {name: each[g] for name, each in group.credit.items()}

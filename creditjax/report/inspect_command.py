@@ -19,6 +19,7 @@ from absl import flags
 import jax
 
 from creditjax.interop import command_line
+from creditjax.recipes import recipe
 from creditjax.report import inspect as report
 
 _OWN = flags.FlagValues()
@@ -43,6 +44,11 @@ def main(argv: list[str]) -> None:
     # A few small programs run a few times each: compiling them is what takes time.
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     path = pathlib.Path(argv[1])
+    try:
+        for name in _RECIPE.value:
+            recipe(name)
+    except KeyError as error:
+        sys.exit(f"--recipe: {error.args[0]}")
     progress = _Progress()
     with command_line.reader(argv[1]) as reader:
         try:
@@ -57,8 +63,6 @@ def main(argv: list[str]) -> None:
                 window=_WINDOW.value,
                 progress=progress,
             )
-        except KeyError as error:
-            sys.exit(f"--recipe: {error.args[0]}")
         except (OSError, ImportError, ValueError) as error:
             progress.end()
             sys.exit(str(error))

@@ -12,6 +12,7 @@ import os
 import pathlib
 from typing import Any
 
+from creditjax.interop import output
 from creditjax.report.heatmap import stylesheet, visible
 
 
@@ -67,10 +68,7 @@ def data_block(name: str, data: Any) -> str:
 
 
 def write_whole(path: str | os.PathLike, text: str) -> pathlib.Path:
-    """Writes a file in one move, its folder too, so that a reader never sees half of it."""
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.partial")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)
-    return path
+    """Writes a file in one move, its folder too, so that a reader never sees half of it; see `interop.output`."""
+    with output.whole(path) as file:
+        file.write(text)
+    return pathlib.Path(path)

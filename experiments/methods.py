@@ -10,6 +10,7 @@ a metric, a sampler, a model, a task. The exit status is 1 if a card has none of
 """
 
 import json
+import signal
 import sys
 
 from absl import app, flags
@@ -74,4 +75,5 @@ def _line(row: dict) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads the list may stop in the middle, as `head` does
     app.run(main)

@@ -254,7 +254,7 @@ def inspect(
     with reader, _Lines(json) as lines:
         for batch in stream:
             if not summary.groups:
-                chosen = chosen or _default(batch.trajectory)
+                chosen = [_fitted(made, batch.trajectory) for made in chosen or _default(batch.trajectory)]
                 names = [made.name for made in chosen]
                 summary.stats = {name: RecipeStats() for name in names}
                 summary.pairs = Pairwise(names)
@@ -294,6 +294,12 @@ def _default(batch: Trajectory) -> list[Recipe]:
     there = _carried(batch)
     richer = [name for name in _RICHER if set(_needs(recipe(name))) <= there]
     return [recipe(name) for name in (*_ALWAYS, *richer[: _DEFAULT - len(_ALWAYS)])]
+
+
+def _fitted(made: Recipe, batch: Trajectory) -> Recipe:
+    """`gdpo` has as many weights as the file has rewards; any other recipe stays what it is."""
+    rewards = batch.signals.get("reward_components")
+    return recipe("gdpo", weights=(1.0,) * rewards.shape[-1]) if made.name == "gdpo" and rewards is not None else made
 
 
 def _credited(batch: Batch, chosen: Sequence[Recipe], summary: Summary) -> Iterator[Group]:

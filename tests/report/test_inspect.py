@@ -83,6 +83,16 @@ def test_credit_in_dead_groups_is_told_as_it_is(tmp_path):
     assert summary.moved["gdpo"] == 1 and "Not 0 in 1 of 1: gdpo, which normalises over a batch." in said
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_gdpo_takes_as_many_rewards_as_the_file_has(tmp_path, count):
+    parts = [[1.0, 0.0, 0.5]]
+    signals = [
+        [{"reward_components": Signal(("M",), np.full(count, part, np.float32))} for part in group] for group in parts
+    ]
+    summary, _ = inspected(tmp_path, parts, (), signals=signals)
+    assert "gdpo" in [made.name for made in summary.recipes] and not summary.missing
+
+
 def test_lines_hold_the_credit_of_grpo(made):
     _, _, lines = made
     line = lines["live/1"]

@@ -71,7 +71,10 @@ def _page(recipe: Recipe, trained: dict[tuple[str, str], str]) -> str:
     if recipe.batch_statistics:
         blocks.append("It uses statistics of the whole batch: the credit of a rollout depends on other prompts.")
     if recipe.signals:
-        blocks += ["## Signals", "What it reads of a batch, and what makes it.", _signals(recipe)]
+        said = (
+            "Beside the fields of the batch, which come with the rollouts, it reads these; the last column makes them."
+        )
+        blocks += ["## Signals", said, _signals(recipe)]
     blocks += ["## Loss and rollouts", f"```text\n{_broken(str(recipe.objective))}\n```", _sampler(recipe.sampler)]
     blocks += ["## What holds", _laws(recipe)]
     if command := _command(recipe, trained):
@@ -145,20 +148,20 @@ def _index() -> str:
 
 def _which() -> str:
     """Recommendations for `SITUATIONS`."""
+    survey = make_tables.paper_link("arXiv:2604.09459", "")
     blocks = [
         "# Which method for my problem?",
         "{py:func}`creditjax.recommend` asks, in this order, whether steps are judged, whether one can branch, and "
         "whether a critic can be trained, and lists the recipes whose signals are there. The questions are those of "
-        "the survey arXiv:2604.09459; within an answer the best known come first, then those that cost nothing beyond "
-        "the rollouts, then the others, each of these by name. Here is what it says to common situations; the call "
-        "gives all of it.",
+        f"the survey {survey}; within an answer the best known come first, then those that cost nothing beyond the "
+        "rollouts, then the others, each of these by name. Here is what it says to common situations.",
     ]
     for question, asked in SITUATIONS:
         call = f"creditjax.recommend({_arguments(asked)})"
         blocks += [f"## {question}", f"```python\n{call}\n```"]
         for path, found in itertools.groupby(creditjax.recommend(**asked), lambda found: found.path):
             first = [(f"[{r.recipe}]({r.recipe}.md)", r.cost) for r in found]
-            more = f"{len(first) - SHOWN} more." if len(first) > SHOWN else ""
+            more = f"And {', '.join(name for name, _ in first[SHOWN:])}." if len(first) > SHOWN else ""
             blocks += [f"Because {'; '.join(path)}:", _table(("recipe", "costs"), first[:SHOWN]), *filter(None, [more])]
     return "\n\n".join(blocks) + "\n"
 

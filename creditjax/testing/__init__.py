@@ -25,6 +25,9 @@ group's std. Without the division it says that each rollout's own outcome is in 
 
     testing.assert_unbiased(mended)
 
+Other laws it breaks still: a rollout without others is divided by 0, and the outcome of an unscored one, NaN, goes into
+everybody's credit. `assert_finite` says so.
+
 A function that reads signals names them, ``mine.needs = ("value",)``, and is given random ones, or a game's exact ones.
 `foreign` makes an estimator of another library's function of flat rows, NumPy, torch or JAX.
 

@@ -34,7 +34,6 @@ myst_heading_anchors = 3
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 100
 python_use_unqualified_type_names = True

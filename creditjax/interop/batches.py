@@ -323,8 +323,9 @@ def _reward_stream(rollout: Rollout, kept: np.ndarray) -> np.ndarray | None:
     if not abs(total - rollout.outcome) <= 1e-4 * max(1.0, abs(rollout.outcome)):
         return None
     stream = np.zeros(rollout.length, np.float32)
-    for k, reward in zip(kept, sums, strict=True):
-        stream[np.flatnonzero((rollout.segment == k) & rollout.action_mask)[-1]] = reward
+    acted = np.flatnonzero(rollout.action_mask & (rollout.segment >= 0))
+    # Segments never decrease, so the last position of each is found by bisection.
+    stream[acted[np.searchsorted(rollout.segment[acted], kept, side="right") - 1]] = sums
     return stream
 
 

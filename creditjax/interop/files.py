@@ -35,6 +35,7 @@ _REASONS = 20
 _ROWS = 256
 _GROUP = 4096
 _CHUNK = 1 << 20
+_TEXT = 16 << 20
 _BUFFER = 1 << 16
 _MAGIC = b"PAR1"
 
@@ -49,7 +50,9 @@ class RecordError(ValueError):
     """
 
     def __init__(self, path: str, unit: str, number: int, reason: str):
-        super().__init__(f"{path}, {unit} {number}: {reason}")
+        # Names of fields are the file's, and a terminal would obey control characters in them.
+        said = f"{path}, {unit} {number}: {reason}"
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in said))
         self.path, self.number, self.reason = path, number, reason
 
 
@@ -263,12 +266,14 @@ def _lines(file: io.BufferedReader, max_bytes: int) -> Iterator[tuple[int, bytes
         line = file.readline(max_bytes + 1)
         if not line:
             return
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
         if len(line) > max_bytes and not line.endswith(b"\n"):
             while (rest := file.readline(_CHUNK)) and not rest.endswith(b"\n"):
                 pass
             yield number, ValueError(f"a line of more than {max_bytes} bytes, wanted less (max_bytes says how many)")
         elif line.strip():
-            yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            yield number, line
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -385,11 +390,13 @@ def _write_parquet(pa: Any, file: IO[bytes], rollouts: Iterable[Rollout]) -> int
 def _some(stream: Iterator[Rollout]) -> list[Rollout]:
     """The next row group: so many rollouts, or fewer where they are long."""
     some: list[Rollout] = []
-    positions = 0
+    positions = characters = 0
     for rollout in itertools.islice(stream, _GROUP):
         some.append(rollout)
         positions += rollout.length + sum(np.size(signal.values) for signal in rollout.signals.values())
-        if positions > _CHUNK:
+        characters += sum(map(len, rollout.pieces)) + sum(len(message.content) for message in rollout.prompt)
+        characters += len(_ENCODE(rollout.meta)) if rollout.meta else 0
+        if positions > _CHUNK or characters > _TEXT:
             break
     return some
 
@@ -409,6 +416,8 @@ def _column(pa: Any, field: Any, rollouts: list[Rollout]) -> Any:
         return pa.array(np.array(values, np.float32), field.type, from_pandas=False)
     if name in ("pieces", "roles"):
         flat = pa.array([x for value in values for x in value], field.type.value_type)
+        if isinstance(flat, pa.ChunkedArray):
+            raise ValueError(f"{name}: more than 2 GiB of text in one rollout, which no column of Parquet holds")
     else:
         there = [value for value in values if value is not None]
         flat = pa.array(np.concatenate(there) if there else [], field.type.value_type, from_pandas=False)

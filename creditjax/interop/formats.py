@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from creditjax.interop.rollout import SCHEMA, Message, Rollout, Signal
+from creditjax.interop.rollout import _DEEPEST, SCHEMA, Message, Rollout, Signal
 from creditjax.interop.text import split_lines, split_words
 from creditjax.naming import choose
 
@@ -848,8 +848,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
-    if depth > 32:
-        return None
+    if depth > _DEEPEST:
+        return value  # no rollout takes it, and what it says names the place
     if isinstance(value, Mapping):
         return {str(key): _plain(each, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -47,6 +47,8 @@ class Signal(NamedTuple):
 class Rollout:
     """One rollout of a policy. Equality is that of every bit of every field (a NaN equals any NaN, 0 is not -0).
 
+    Arrays that have the type of their field are not copied, so write to none that was handed over.
+
     Attributes:
       id: name of the rollout, unique in its file.
       group: name of its group: rollouts of the same draw of a prompt (or start state) share it.
@@ -221,6 +223,8 @@ def _texts(name: str, values: Any) -> tuple[str, ...]:
     except TypeError:
         at = next(i for i, value in enumerate(values) if not isinstance(value, str))
         raise TypeError(f"{name}[{at}]: {_shown(values[at])}, wanted a string") from None
+    # Strings of NumPy would not be equal to those that are read back.
+    values = tuple(value if type(value) is str else str(value) for value in values)
     # A pair of surrogates in two pieces would look whole when joined, so the pieces are encoded one by one.
     if not whole.isascii():
         for i, value in enumerate(values):
@@ -339,9 +343,8 @@ def _same(a: Any, b: Any) -> bool:
             return False
         if a.dtype != np.float32:
             return bool(np.array_equal(a, b))
-        return bool(
-            np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a), np.signbit(b), equal_nan=True)
-        )
+        signs = (np.signbit(a) == np.signbit(b)) | np.isnan(a)
+        return bool(np.array_equal(a, b, equal_nan=True) and signs.all())
     if isinstance(a, float) and isinstance(b, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     if type(a) is not type(b):

@@ -170,17 +170,29 @@ def _trajectory(estimator: Transform, arrays: Mapping[str, Any], num_segments: i
     if "outcome" not in given:
         if "reward" not in given:
             raise ValueError("outcome: absent, wanted float32 [N], or the whole reward stream as reward [N, T]")
-        given["outcome"] = given["reward"].sum(axis=-1)
+        given["outcome"] = _sums(given["reward"])
     fields = {name: x for name, x in given.items() if name in FIELDS and name in kept}
     signals = {name: x for name, x in given.items() if name not in FIELDS}
     return Trajectory(**fields, signals=signals, num_segments=num_segments or _count_segments(fields, signals))
+
+
+def _sums(reward: np.ndarray) -> np.ndarray:
+    """The reward of each row, f32 ``[N]``. Half precision holds the rewards that are in it, but not their sums."""
+    try:
+        return reward.sum(axis=-1, dtype=np.float64).astype(np.float32)
+    except (TypeError, ValueError):
+        raise TypeError(f"reward: dtype {reward.dtype}, wanted float32 [N, T]") from None
 
 
 def _flags(name: str, x: np.ndarray) -> np.ndarray:
     """Flags as bool; trainers keep masks as integers or floats."""
     if x.dtype == bool:
         return x
-    if wrong := [value for value in (x.min(initial=0), x.max(initial=0)) if value not in (0, 1)]:
+    try:
+        extremes = (x.min(initial=0), x.max(initial=0))
+    except TypeError:
+        raise TypeError(f"{name}: dtype {x.dtype}, wanted flags, True or False (or 0 or 1)") from None
+    if wrong := [value for value in extremes if value not in (0, 1)]:
         raise ValueError(f"{name}: value {wrong[0]}, wanted flags, True or False (or 0 or 1)")
     flags = x.astype(bool)
     if not (flags == x).all():
@@ -204,7 +216,10 @@ def _ranks(group_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"group_ids: {ids.dtype} {list(ids.shape)}, wanted {n} integers or strings, one a row")
     if ids.dtype.kind in "OUST":
         seen: dict[Any, int] = {}
-        inverse = np.array([seen.setdefault(x, len(seen)) for x in ids.tolist()])
+        try:
+            inverse = np.array([seen.setdefault(x, len(seen)) for x in ids.tolist()])
+        except TypeError as error:
+            raise TypeError(f"group_ids: {error}, wanted integers or strings, one a row") from None
         return inverse, np.unique(inverse, return_index=True)[1]
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))

@@ -63,7 +63,8 @@ def function(estimator: Estimator, **overrides: Any) -> Callable[..., tuple[Any,
         made = credit_of_tensors.credit(
             rows.with_discounts(estimator, overrides, getattr(config, "gamma", None), getattr(config, "lam", None)),
             group_ids=np.asarray(index),
-            outcome=host["reward"].sum(dim=-1),
+            # Half precision holds the rewards that are in it, but not their sums.
+            outcome=host["reward"].sum(dim=-1, dtype=torch.float64).float(),
             **host,
         )
         value = made.value.to(token_level_rewards.device)

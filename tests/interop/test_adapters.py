@@ -200,3 +200,24 @@ def test_under_64_bit_types_and_a_transfer_guard():
         found = credit.credit("grpo", **given).value
     np.testing.assert_array_equal(found, wanted)
     assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.int64, np.float64])
+def test_rewards_of_any_precision_are_summed_as_they_are(dtype):
+    # In half precision 2048 + 1 is 2048, and 40,000 + 40,000 an infinity.
+    for reward, wanted in (([[2048, 1], [1, 1]], 2047.0), ([[39936, 39936], [0, 0]], 79872.0)):
+        found = credit.credit(
+            "rloo", group_ids=[0, 0], action_mask=np.ones((2, 2)), reward=np.array(reward).astype(dtype)
+        )
+        np.testing.assert_array_equal(found.value, [[wanted] * 2, [-wanted] * 2])
+
+
+def test_what_is_no_flag_number_or_name_is_named():
+    given = {"action_mask": np.ones((2, 2)), "reward": np.ones((2, 2)), "group_ids": [0, 0]}
+    for change, said in [
+        ({"group_ids": np.array([{}, {}])}, "group_ids: unhashable type: 'dict', wanted integers or strings"),
+        ({"action_mask": [["a", "b"]] * 2}, "action_mask: dtype <U1, wanted flags"),
+        ({"reward": [["a", "b"]] * 2}, "reward: dtype <U1, wanted float32"),
+    ]:
+        with pytest.raises(TypeError, match=said):
+            credit.credit("rloo", **{**given, **change})

@@ -1,6 +1,7 @@
 """Groups of rollouts as batches, and credit back on their pieces."""
 
 import pathlib
+import time
 
 import numpy as np
 import pytest
@@ -183,3 +184,24 @@ def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="positions: 0"):
         list(batches([], positions=0))
     assert list(batches(groups([]))) == []
+
+
+def test_a_reward_for_each_of_many_steps_takes_linear_time():
+    count = 100_000
+    rewards = np.arange(count) % 3 - 1.0
+    mask = np.arange(2 * count) % 2 == 0
+    rollout = Rollout(
+        id="a",
+        group="g",
+        pieces=("x",) * (2 * count),
+        action_mask=mask,
+        segment=np.arange(2 * count) // 2,
+        segment_reward=rewards,
+        outcome=float(rewards.sum()),
+    )
+    started = time.process_time()
+    (batch,) = batches([[rollout]], positions=1)
+    # A pass over the text for each step takes a minute.
+    assert time.process_time() - started < 15
+    np.testing.assert_array_equal(batch.trajectory.reward[0, 0, : 2 * count : 2], rewards)
+    assert not batch.trajectory.reward[0, 0, 1::2].any()

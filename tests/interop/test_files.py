@@ -427,6 +427,33 @@ def test_the_first_readable_record_says_the_format_where_bad_ones_are_skipped(tm
     assert len(list(reader)) == 1 and reader.format.name == "creditjax" and reader.skipped == 1
 
 
+def test_a_mark_of_byte_order_is_no_record(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for content, count in (("", 0), ("\n", 0), ("\n" + GOOD, 1), (GOOD, 1)):
+        path.write_text("\ufeff" + content)
+        assert list(files.read(path)) == [plain(7)] * count
+
+
+def test_errors_have_no_control_characters(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"\x1b[2J\u202e": 1}))
+    with pytest.raises(files.RecordError, match=r"with the fields \\x1b\[2J\\u202e; wanted") as error:
+        list(files.read(path))
+    assert str(error.value).isprintable()
+
+
+def test_a_row_group_of_long_texts_is_short(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    text = "x" * (files._TEXT // 2)
+    for long in ({"pieces": (text, "")}, {"prompt": (Message("user", text),)}, {"meta": {"info": [text]}}):
+        written = [plain(i, **long) for i in range(5)]
+        files.write(path, written)
+        metadata = parquet.ParquetFile(path).metadata
+        assert max(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)) <= 3
+        assert [rollout.id for rollout in files.read(path)] == ["0", "1", "2", "3", "4"]
+
+
 def test_a_directory_is_read_in_natural_order(tmp_path):
     for step in (10, 2, 1):
         record = {"input": "q", "output": "a", "score": 1.0, "step": step}

@@ -204,6 +204,11 @@ def test_the_caller_may_say_which_field_is_the_group_and_which_the_outcome():
         only("verl", VERL, Place(1, None, "passed"))
 
 
+def test_what_is_nested_is_kept_whole():
+    deep = json.loads("[" * 60 + "1" + "]" * 60)
+    assert only("verl", {**VERL, "extra": deep}).meta["extra"] == deep
+
+
 def test_numbers_that_float32_would_change_stay_in_meta():
     rollout = only("verl", {**VERL, "seed": 2**24 + 1, "hash": 10**60, "time": 1e300, "small": 2**24})
     assert rollout.meta["seed"] == 2**24 + 1 and rollout.meta["hash"] == 10**60 and rollout.meta["time"] == 1e300
@@ -332,6 +337,7 @@ def test_each_format_comes_to_a_valid_batch(name, tmp_path):
             {"175b_finetuning": {"solution": "x", "is_correct": 1}},
             "175b_finetuning.is_correct: 1, wanted true",
         ),
+        ("verl", {"extra": json.loads("[" * 70 + "]" * 70)}, r"meta\['extra'\].*nested deeper than 64, wanted a plain"),
         ("gsm8k", {"question": None}, "question: absent or null"),
     ],
 )

@@ -100,6 +100,22 @@ def test_equality_tells_bits_apart_and_nothing_else():
     assert rollout != rollout.replace(reward=None) and rollout != rollout.replace(outcome=math.nan)
     assert rollout != rollout.replace(signals={"x": Signal(("T",), [0, 1, 2])}) and rollout != "a"
     assert rollout.replace(outcome=math.nan) == rollout.replace(outcome=-math.nan)
+    positive, negative = np.float32([1.0, math.nan, 2.0]), np.float32([1.0, math.nan, 2.0])
+    negative[1] = np.copysign(np.float32(math.nan), np.float32(-1))  # what 0 / 0 is on many machines
+    assert np.signbit(negative[1]) != np.signbit(positive[1])
+    for name in ("signals", "logprob"):
+        made = [
+            rollout.replace(signals={"x": Signal(("T",), x)})
+            if name == "signals"
+            else rollout.replace(logprob=np.where(np.isnan(x), x, -x), action_mask=[True, False, True])
+            for x in (positive, negative)
+        ]
+        assert made[0] == made[1]
+
+
+def test_strings_of_numpy_become_strings():
+    rollout = Rollout(**{**PLAIN, "pieces": np.array(PLAIN["pieces"])})
+    assert set(map(type, rollout.pieces)) == {str} and rollout == Rollout(**PLAIN)
 
 
 def test_what_was_acted_on_has_a_log_probability_and_the_rest_need_not():

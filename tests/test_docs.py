@@ -89,6 +89,11 @@ def test_the_examples_of_the_ground_truth_page_run():
     assert result.attempted >= 10 and result.failed == 0
 
 
+def test_the_examples_of_the_page_on_sweeps_run():
+    result = doctest.testfile(str(ROOT / "docs/sweeps.md"), module_relative=False)
+    assert result.attempted >= 5 and result.failed == 0
+
+
 def test_readme_table_is_current():
     assert spliced(README, "methods", make_tables.method_table()) == README, "run `make tables`"
     for name in creditjax.list_recipes():

@@ -116,8 +116,8 @@ def _hours(trial: Trained) -> float:
 
 def _table(ranked: Sequence[Arm], metric: str) -> str:
     """Settings from the best to the worst, each with its interval and a test against the best."""
-    heads = ("setting", "seeds", "mean", "95% interval", "middle half", "95% interval", "least", "most")
-    heads = (*heads, "beats the best", "p", "hours", "tokens")
+    heads = ["setting", "seeds", "mean", "95% interval", "middle half", "95% interval", "least", "most"]
+    heads += ["beats the best", "p", "hours", "tokens"]
     best = ranked[0].finals(metric)
     rows = []
     for i, arm in enumerate(ranked):

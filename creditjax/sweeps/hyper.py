@@ -90,7 +90,7 @@ def sample(n: int, seed: int, distributions: Mapping[str, Distribution]) -> list
       ValueError: a path that is none, or a value that is no distribution.
 
     >>> sample(2, 0, {"optimizer.learning_rate": log_uniform(1e-4, 1e-2), "seed": integers(0, 9)})
-    [{'optimizer.learning_rate': 0.000275217, 'seed': 0}, {'optimizer.learning_rate': 0.00284573, 'seed': 0}]
+    [{'optimizer.learning_rate': 0.000472885, 'seed': 3}, {'optimizer.learning_rate': 0.000336257, 'seed': 6}]
     """
     if n < 0:
         raise ValueError(f"sample: n={n}, wanted at least 0")

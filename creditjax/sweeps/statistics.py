@@ -63,7 +63,7 @@ def improvement(x: np.ndarray, y: np.ndarray) -> float:
     return float((gap > 0).mean() + 0.5 * (gap == 0).mean())
 
 
-def p_value(x: Sequence[float], y: Sequence[float]) -> float:
+def p_value(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float:
     """Two-sided permutation test of equal means: the share of relabellings whose means differ at least as much.
 
     With few seeds it cannot be small: three against three seeds give 0.1 at least.

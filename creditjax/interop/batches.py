@@ -365,7 +365,7 @@ def _batch(shape: _Shape, some: list[_Group], positions: int) -> Batch:
             fields["tokens"][p, g, own] = rollout.tokens if rollout.tokens is not None else word_ids(rollout.pieces)
             fields["action_mask"][p, g, own] = rollout.action_mask
             fields["outcome"][p, g] = rollout.outcome
-            fields["votes"][p, g] = True
+            fields["votes"][p, g] = acted.size > 0  # what nobody chose says nothing of what was chosen
             fields["segment"][p, g, own] = _renumbered(rollout, kept)
             signals["token_mask"][p, g, own] = True
             if group.reward is not None:

@@ -4,6 +4,7 @@ The flags join absl's global ones only in the process of a command, so importing
 """
 
 from collections.abc import Callable
+import pathlib
 import sys
 
 from absl import app, flags
@@ -47,6 +48,13 @@ def join(*own: flags.FlagValues) -> None:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], values[name])
         # The flags are the same objects as the global ones, which are parsed next.
         values.mark_as_parsed()
+
+
+def check_target(source: str, target: str) -> None:
+    """Ends the process with one line if the target is the file to read, or is there in the directory to read."""
+    read, written = pathlib.Path(source), pathlib.Path(target)
+    if read.exists() and written.exists() and (written.samefile(read) or written.parent.samefile(read)):
+        sys.exit(f"{target}: is read from, wanted another file to write")
 
 
 def reader(path: str) -> files.Reader:

@@ -10,7 +10,6 @@ that is read; then nothing is written.
 """
 
 from collections.abc import Iterator
-import pathlib
 import sys
 import time
 
@@ -22,8 +21,7 @@ def main(argv: list[str]) -> None:
     if len(argv) != 3:
         found = " ".join(argv[1:]) or "no arguments"
         sys.exit(f"found {found}, wanted a file to read and a file to write\n--help explains the flags.")
-    if _is_read(pathlib.Path(argv[1]), pathlib.Path(argv[2])):
-        sys.exit(f"{argv[2]}: is read from, wanted another file to write")
+    command_line.check_target(argv[1], argv[2])
     started = time.monotonic()
     with command_line.reader(argv[1]) as reader:
         try:
@@ -32,13 +30,6 @@ def main(argv: list[str]) -> None:
             sys.exit(str(error))
     print(command_line.summary(reader))
     print(f"{argv[2]}, {reader.rollouts / max(time.monotonic() - started, 1e-9):,.0f} rollouts a second")
-
-
-def _is_read(source: pathlib.Path, target: pathlib.Path) -> bool:
-    """Whether the target is the file to read or lies in the directory to read."""
-    if not (source.exists() and target.exists()):
-        return False
-    return target.samefile(source) or target.parent.samefile(source)
 
 
 def _counted(reader: files.Reader, started: float) -> Iterator[Rollout]:

@@ -55,6 +55,8 @@ def function(estimator: Estimator, **overrides: Any) -> Callable[..., Any]:
                 f"{made!r}: its credit depends on the lengths of the rollouts, and Tunix hands over their rewards alone"
             )
         outcome = np.asarray(rewards, np.float32)
+        if num_generations < 1:
+            raise ValueError(f"num_generations: {num_generations}, wanted at least 1")
         if outcome.ndim != 1 or len(outcome) % num_generations:
             raise ValueError(f"rewards: {list(outcome.shape)}, wanted one a rollout, {num_generations} for each prompt")
         return _of_outcomes(made, outcome, np.ones((len(outcome), 1), bool), num_generations)[:, 0]

@@ -49,6 +49,8 @@ def main(argv: list[str]) -> None:
             recipe(name)
     except KeyError as error:
         sys.exit(f"--recipe: {error.args[0]}")
+    for target in filter(None, (_OUT.value, _JSON.value)):
+        command_line.check_target(argv[1], target)
     progress = _Progress()
     with command_line.reader(argv[1]) as reader:
         try:

@@ -70,7 +70,7 @@ def test_rows_hold_what_the_rollouts_say_and_the_rest_neither_acts_nor_votes():
     rows = batch.trajectory
     assert rows.tokens.shape == (1, 3, 32)
     assert rows.tokens[0, 0, :3].tolist() == [5, 6, 0]
-    assert rows.action_mask.sum(-1)[0].tolist() == [2, 4, 0] and rows.votes[0].tolist() == [True] * 3
+    assert rows.action_mask.sum(-1)[0].tolist() == [2, 4, 0] and rows.votes[0].tolist() == [True, True, False]
     assert rows.reward[0, 1, :5].tolist() == [0, 0, 0, 1, 0] and rows.logprob[0, 0, :3].tolist() == [-1, -2, 0]
     assert np.argwhere(rows.truncated).tolist() == [[0, 0, 1]] and np.argwhere(rows.terminated).tolist() == [[0, 1, 3]]
     assert rows.signals["token_mask"].sum() == 6

@@ -323,6 +323,28 @@ def test_convert_does_not_write_what_it_reads(tmp_path):
     assert path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["link.jsonl", path.name]
 
 
+@pytest.mark.parametrize("flag", ["--out", "--json"])
+def test_inspect_does_not_write_what_it_reads(tmp_path, flag):
+    path = inspect_files.write(tmp_path / "rollouts.jsonl")
+    before = path.read_bytes()
+    command = [sys.executable, "-m", "experiments.inspect", str(path), "--recipe=grpo", f"{flag}={path}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.endswith("is read from, wanted another file to write\n")
+    assert path.read_bytes() == before
+
+
+def test_a_rollout_that_never_acted_is_in_no_baseline(tmp_path):
+    """As `standing` and `dead` have it."""
+    members = [
+        inspect_files.member("0", g, ["a"] * n, outcome)
+        for g, (n, outcome) in enumerate([(1, 1.0), (1, 0.0), (0, 0.0)])
+    ]
+    files.write(tmp_path / "some.jsonl", members)
+    inspect(tmp_path / "some.jsonl", ["rloo"], json=tmp_path / "some.json")
+    lines = [json.loads(line) for line in (tmp_path / "some.json").read_text().splitlines()]
+    assert [line["credit"]["rloo"] for line in lines] == [[1.0], [-1.0], []]
+
+
 def test_rollouts_without_positions_and_messages_of_others(tmp_path):
     said = [("", 0), ("Paris.", 1), ("", 1)]
     records = [

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def p_value(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) ->
     pooled = np.concatenate([np.asarray(x, np.float64), np.asarray(y, np.float64)])
     n, total = len(x), pooled.sum()
 
-    def gap(first: np.ndarray) -> np.ndarray:
+    def gap(first: Any) -> Any:
         return np.abs(first / n - (total - first) / len(y))
 
     observed = gap(np.float64(pooled[:n].sum()))

@@ -87,9 +87,9 @@ def prime(
     if not 0.0 <= low <= high <= 1.0:
         raise ValueError(f"kept: {low} to {high}, wanted 0 <= low <= high <= 1")
     bounded = scale_by_largest_future_sum() if norm == "batch" else scale(beta)
-    averages = {"paper": "rollouts", "code": "all"}
+    average = choose("baseline", baseline, {"paper": "rollouts", "code": "all"})
     forms = {
-        "token": lambda: (token_leave_one_out(choose("baseline", baseline, averages)),),
+        "token": lambda: (token_leave_one_out(average),),
         "whole": lambda: (sum_tokens(), leave_one_out(), at_last_action()),
     }
     compared = choose("granularity", granularity, forms)()

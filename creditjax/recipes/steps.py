@@ -189,8 +189,8 @@ def vppo_prefix(
 
     The first error is the first step whose score is below `threshold`; the prefix is shortened by a `margin`: the
     length of the "prompt", a "ratio" `margin_size` of the rollout, or a "fixed" number of tokens. `relu` keeps good
-    prefixes from being pushed down. Outcomes are 0 (wrong) or 1. No division by a
-    std.
+    prefixes from being pushed down. Outcomes are 0 (wrong) or 1.
+    No division by a std.
     """
     prefix = good_prefix(threshold=threshold, margin=margin, size=margin_size)
     rescued = where(outcome(), outcome(), chain(prefix, scale(alpha)))

@@ -45,6 +45,9 @@ from creditjax.trajectory import Trajectory, signal_spec
 
 Array = jax.Array
 
+# Errors of the runtime that are not about other processes.
+_OWN_FAULTS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
+
 # Numbers of a row that tell the time, and so differ between any two runs.
 WALL_CLOCK = ("seconds_per_step", "tokens_per_second")
 
@@ -414,7 +417,8 @@ class _Run:
             with self.stop:
                 return self._train(state)
         except jax.errors.JaxRuntimeError as error:
-            if jax.process_count() == 1:
+            # What this process did wrong itself is no sign that another one is gone.
+            if jax.process_count() == 1 or str(error).startswith(_OWN_FAULTS):
                 raise
             lost = LostProcess(
                 f"step {self.step + 1}: process {jax.process_index()} of {jax.process_count()} cannot reach another "

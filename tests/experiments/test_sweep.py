@@ -51,8 +51,8 @@ def test_help_explains_itself():
 
 
 def test_a_sweep_of_the_trainer_that_is_killed_ends_as_runs_that_were_not(tmp_path, trials, monkeypatch):
-    root, chosen = tmp_path / "sweep", [trials[6]]
-    arguments = [*SHARED, f"--sweep_dir={root}", "--only=7", "--retries=0"]
+    root, chosen = tmp_path / "sweep", [trials[0], trials[6]]
+    arguments = [*SHARED, f"--sweep_dir={root}", "--only=1,7", "--retries=0"]
     workdir = root / "trials" / chosen[0].id
     process = subprocess.Popen(command(*arguments), cwd=ROOT, env=with_devices(1), stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 300
@@ -66,7 +66,7 @@ def test_a_sweep_of_the_trainer_that_is_killed_ends_as_runs_that_were_not(tmp_pa
         os.killpg(pid, signal.SIGKILL)
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "1 of 1 finished" in done.stdout and "recipe.lam=0.8 seed=1" in done.stdout
+    assert "2 of 2 finished" in done.stdout and "recipe.lam=0.8 seed=1" in done.stdout
     rows = [json.loads(line) for line in (root / "results.jsonl").read_text().splitlines()]
     assert [(row["id"], row["overrides"]) for row in rows] == [(t.id, t.overrides) for t in chosen]
     assert "resuming after step" in (workdir / "log.txt").read_text()

@@ -175,6 +175,7 @@ def _parts(recipe):
         ("cort_replay", {"w_min": 2.0, "w_max": 0.5}, "w_min = 2.0, wanted at most w_max = 0.5"),
         ("decaying_process_reward", {"decay_steps": 0.0}, "decay_steps = 0.0, wanted a number > 0"),
         ("prime", {"beta": float("nan")}, "beta = nan"),
+        ("prime", {"granularity": "whole", "baseline": "papr"}, "baseline: 'papr', did you mean paper"),
         ("vpr", {"commit": "nonsense"}, "commit = 'nonsense'; it is one of max, sample"),
         ("grad2reward", {"weights": ("a",)}, "weights = .'a',., wanted numbers"),
         ("explainable_shaping", {"weights": (1.0,)}, "wanted one for each explainer"),

@@ -17,6 +17,7 @@ import pytest
 from training_cases import catch_config, last_state, rows
 
 from creditjax import training
+from creditjax.training import loop
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -168,3 +169,21 @@ def test_kill_dash_nine_and_sigterm_change_nothing(tmp_path):
     assert start(broken, steps).wait(300) == 0
     assert rows(broken) == rows(straight)
     assert_same_state(broken, straight)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("RESOURCE_EXHAUSTED: out of memory", jax.errors.JaxRuntimeError),
+        ("UNKNOWN: Gloo all-reduce failed: connection closed by peer", training.LostProcess),
+    ],
+)
+def test_only_a_failed_exchange_says_that_another_process_is_gone(tmp_path, monkeypatch, said, kind):
+    def fail(self, state):
+        monkeypatch.setattr(self.checkpoints, "close", lambda: None)  # would wait for a process that never was
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        raise jax.errors.JaxRuntimeError(said)
+
+    monkeypatch.setattr(loop._Run, "_train", fail)
+    with pytest.raises(kind, match=said.split(":")[0]):
+        training.train(catch_config(), tmp_path)

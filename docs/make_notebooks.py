@@ -26,8 +26,11 @@ NOTEBOOKS = ROOT / "docs" / "notebooks"
 # Seconds, on two cores.
 LIMIT = 60
 
-# Notebooks spend their time compiling: this halves it.
-COMPILER = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_use_xnnpack=false"
+# Notebooks spend their time compiling, as tests do: the flags of tests/conftest.py.
+COMPILER = (
+    "--xla_backend_optimization_level=0 "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_use_xnnpack=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 class ThisInterpreter(KernelSpecManager):

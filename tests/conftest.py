@@ -7,7 +7,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests spend their time compiling, not computing.
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-    # Half the time in the compiler: no tuned kernels, and code in one piece, as threads only take turns on two cores.
+    # Less time in the compiler: no tuned kernels, and code in one piece, as threads would only take turns on two cores.
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_use_xnnpack=false --xla_cpu_parallel_codegen_split_count=1 "
     + os.environ.get("XLA_FLAGS", "")
 )

@@ -16,6 +16,8 @@ WORKDIR ?= runs/quickstart
 PYTEST_ARGS ?=
 # Each takes up to 3 GB and a core or two.
 WORKERS ?= 2
+# Tests start some forty processes that import JAX: without bytecode each of them compiles it for seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help:  ## This list

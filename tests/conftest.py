@@ -1,5 +1,6 @@
 """Eight virtual CPU devices and a persistent compilation cache, set before JAX is imported."""
 
+import gc
 import os
 import pathlib
 
@@ -18,6 +19,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 import hypothesis
 import jax
 import pytest
+
+# Tracing makes many objects and few cycles: at the usual thresholds an eighth of the time goes into looking for them.
+gc.set_threshold(20_000, 20, 50)
 
 # Deadlines would time the compiler; derandomised, a failure is the same on every machine.
 hypothesis.settings.register_profile("creditjax", deadline=None, derandomize=True, max_examples=25)

@@ -1,6 +1,7 @@
 """The estimator as a program: transformations of JAX, devices, precision, gradients, recompilation, cost."""
 
 from collections.abc import Callable
+import functools
 from typing import Any, Unpack
 
 import jax
@@ -97,19 +98,22 @@ def assert_sharding_agrees(estimator: Estimator, *, mesh: Mesh | None = None, **
 
 def assert_dtype_stable(estimator: Estimator, **options: Unpack[Options]) -> None:
     """Credit is float32, whatever precision outcomes come in, and with 64-bit types enabled too."""
+    value = as_traceable(estimator)
 
     def holds(function: Function, batch: Trajectory, rng: np.random.Generator) -> Mismatch | None:
+        # The trace of a `Transform` says its type; a function may be one of NumPy, so it is run.
+        made = functools.partial(jax.eval_shape, value) if isinstance(estimator, Transform) else function
         wanted = function(batch)
         for x64 in (False, True):
             for dtype in (jnp.bfloat16, jnp.float16, np.float64):
                 types = f"with {np.dtype(dtype).name} outcomes" + (" and 64-bit types enabled" if x64 else "")
                 try:
                     with jax.enable_x64(x64):
-                        found = function(batch.replace(outcome=np.asarray(batch.outcome).astype(dtype)))
+                        other = batch.replace(outcome=np.asarray(batch.outcome).astype(dtype))
+                        if (found := made(other).dtype) != np.float32:
+                            return Mismatch(f"credit is {found} {types}, wanted float32", function(other), wanted)
                 except (TypeError, ValueError) as error:
                     fail("assert_dtype_stable", estimator, f"it cannot be computed {types}: {error}")
-                if found.dtype != np.float32:
-                    return Mismatch(f"credit is {found.dtype} {types}, wanted float32", found, wanted)
         return None
 
     check("assert_dtype_stable", estimator, holds, {"seeds": range(1), **options})

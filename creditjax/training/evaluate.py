@@ -79,18 +79,35 @@ def evaluate(
     Returns:
       `eval/reward`, `eval/success` and `eval/length`.
     """
-    size = min(size, task.eval_size) if size else task.eval_size
     totals = np.zeros(4)
-    for index, start in enumerate(range(0, size, rows)):
-        count = min(rows, size - start)
+    for index, (start, count) in enumerate(parts(task, rows, size)):
         prompts = local_prompts(mesh, task, "eval", start, rows, count)
         batch = rollout(params, mesh_lib.from_local(mesh, rows, prompts), jax.random.fold_in(key, index))
         batch = verify(mesh, task, batch, prompts)
-        accuracy = batch.signals.get("accuracy", batch.outcome)
-        outcome, accuracy, acted = mesh_lib.to_host((batch.outcome, accuracy, batch.action_mask))
-        outcome, accuracy, lengths = outcome[:count, 0], accuracy[:count, 0], acted[:count, 0].sum(-1)
-        scored = np.isfinite(outcome)
-        success = scored & (accuracy >= success_at - 1e-6)
-        totals += [outcome[scored].sum(), success.sum(), lengths.sum(), count]
+        totals += count_up(*mesh_lib.to_host(judged(batch)), count, success_at)
+    return means(totals)
+
+
+def parts(task: Any, rows: int, size: int = 0) -> list[tuple[int, int]]:
+    """First prompt and number of prompts of each batch of an evaluation; arguments as of :func:`evaluate`."""
+    size = min(size, task.eval_size) if size else task.eval_size
+    return [(start, min(rows, size - start)) for start in range(0, size, rows)]
+
+
+def judged(batch: Trajectory) -> tuple[Array, Array, Array]:
+    """What an evaluation looks at: outcome ``[P, 1]``, accuracy ``[P, 1]`` and action mask ``[P, 1, T]``."""
+    return batch.outcome, batch.signals.get("accuracy", batch.outcome), batch.action_mask
+
+
+def count_up(outcome: np.ndarray, accuracy: np.ndarray, acted: np.ndarray, count: int, success_at: float) -> np.ndarray:
+    """Sums of outcomes, successes, lengths and prompts over the first `count` rows of a batch, on the host."""
+    outcome, accuracy, lengths = outcome[:count, 0], accuracy[:count, 0], acted[:count, 0].sum(-1)
+    scored = np.isfinite(outcome)
+    success = scored & (accuracy >= success_at - 1e-6)
+    return np.array([outcome[scored].sum(), success.sum(), lengths.sum(), count], np.float64)
+
+
+def means(totals: np.ndarray) -> dict[str, float]:
+    """The numbers of an evaluation from the sums of its batches."""
     reward, success, length, count = totals
     return {"eval/reward": reward / count, "eval/success": success / count, "eval/length": length / count}

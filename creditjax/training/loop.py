@@ -10,7 +10,7 @@ Whatever a step draws, it draws from the seed and its own number, and whatever i
 run that was killed at any moment goes on to the same numbers as one that never was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import json
 import os
@@ -27,7 +27,7 @@ import numpy as np
 
 import creditjax
 from creditjax import samplers
-from creditjax.models.base import Sampling
+from creditjax.models.base import Params, Sampling
 from creditjax.process.prm import StepRewardModel
 from creditjax.samplers import replay
 from creditjax.signals import producers
@@ -162,6 +162,7 @@ class Programs:
       estimator, objective: the recipe's, on the mesh.
       abstract: shapes and shardings of the state.
       names: signals that have to be in a batch.
+      updates: parameter updates of the whole run.
     """
 
     def __init__(self, config: ConfigDict, parts: config_lib.Parts, mesh: jax.sharding.Mesh):
@@ -169,7 +170,7 @@ class Programs:
         self.task, self.policy, self.recipe = parts.task, parts.policy, parts.recipe
         self.names = config_lib.signals_read(config, parts.recipe)
         # Both phases have the same kind of optimiser, so that one state fits both.
-        updates = config.steps * config.batch.epochs * config.batch.minibatches
+        self.updates = updates = config.steps * config.batch.epochs * config.batch.minibatches
         warm = {**config.optimizer, "learning_rate": config.warm_start.learning_rate, "warmup": 0, "schedule": "cosine"}
         optimizer = optimizer_lib.make_optimizer(config.optimizer, updates)
         warm_optimizer = optimizer_lib.make_optimizer(warm, config.warm_start.steps)
@@ -248,14 +249,23 @@ class Programs:
         placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), prompts)
         return jax.eval_shape(self.rollout, self.abstract.params, placed, jax.random.key(0))
 
+    @functools.cached_property
+    def _verified(self) -> tuple[Trajectory, Trajectory]:
+        """A rollout of nothing, and what the task's verifier makes of it."""
+        blank = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), self._traced())
+        return blank, self.task.verify(blank, self.task.prompts("train", 0, 1))
+
+    @property
+    def scored_on_host(self) -> bool:
+        """Whether the task has a verifier that does something."""
+        return hasattr(self.task, "verify") and self._verified[0] is not self._verified[1]
+
     def example(self) -> Trajectory:
         """A batch as it enters the update, shapes alone: a rollout, and what a verifier on the host makes of it."""
         example = self._traced()
-        if hasattr(self.task, "verify"):
-            blank = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), example)
-            verified = self.task.verify(blank, self.task.prompts("train", 0, 1))
+        if self.scored_on_host:
             rows = self.config.batch.prompts
-            example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), verified)
+            example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), self._verified[1])
         if self.greedy_rollout is None:
             return example
         return example.with_signals(greedy_outcome=jax.ShapeDtypeStruct(example.outcome.shape[:1], np.float32))
@@ -318,11 +328,24 @@ class Programs:
     def _roll(self, state: state_lib.TrainState, prompts: Prompts, key: Array) -> Trajectory:
         rows = self.config.batch.prompts
         placed = mesh_lib.from_local(self.mesh, rows, prompts)
-        batch = evaluate_lib.verify(self.mesh, self.task, self.rollout(state.params, placed, key), prompts)
+        check = functools.partial(evaluate_lib.verify, self.mesh, self.task, prompts=prompts)
+        return self.draw(state.params, placed, key, check)
+
+    def draw(
+        self, params: Params, prompts: Prompts, key: Array, check: Callable[[Trajectory], Trajectory] = lambda x: x
+    ) -> Trajectory:
+        """Rollouts of prompts that lie on the mesh, with the greedy one's outcome if the recipe reads it.
+
+        Args:
+          params: the policy's parameters.
+          prompts: rows ``[P, ...]``.
+          key: PRNG key.
+          check: the task's verifier, if it has one.
+        """
+        batch = check(self.rollout(params, prompts, key))
         if self.greedy_rollout is None:
             return batch
-        greedy = evaluate_lib.verify(self.mesh, self.task, self.greedy_rollout(state.params, placed, key), prompts)
-        return batch.with_signals(greedy_outcome=greedy.outcome[:, 0])
+        return batch.with_signals(greedy_outcome=check(self.greedy_rollout(params, prompts, key)).outcome[:, 0])
 
     def collect(self, state: state_lib.TrainState, start: int, key: Array) -> tuple[Trajectory, int]:
         """A batch to learn from, and the number of batches of prompts that it took.
@@ -352,16 +375,25 @@ class Programs:
         return evaluate_lib.evaluate(self.mesh, self.task, self.eval_rollout, state.params, key, rows, size, success_at)
 
     def sample_rollouts(self, state: state_lib.TrainState, step: int) -> list[dict[str, Any]]:
-        """Rollouts of held-out prompts with their credit: of each group the best and the worst, mixed groups first."""
+        """Rollouts of held-out prompts with their credit, for the report; see :meth:`shown`."""
         batch = self.roll(state, 0, "eval", state_lib.stream_key(state.key, state_lib.Stream.REPORT, step))
+        credit = jax.jit(self.credit)(state, batch, self.estimator)
+        return self.shown(*mesh_lib.to_host((batch, credit, self.idle(batch))))
 
-        def assign(state, batch, estimator):
-            _, credit = step_lib.assign(self.learner, state, batch, self.names, estimator)
-            return step_lib.of_rollouts(credit).value if self.learner.edited else credit.value
+    def credit(self, state: state_lib.TrainState, batch: Trajectory, estimator: Any) -> Array:
+        """Credit ``[P, G, T]`` of rollouts, as an update would assign it."""
+        _, credit = step_lib.assign(self.learner, state, batch, self.names, estimator)
+        return step_lib.of_rollouts(credit).value if self.learner.edited else credit.value
 
-        credit = jax.jit(assign)(state, batch, self.estimator)
+    def shown(self, batch: Trajectory, credit: np.ndarray, idle: np.ndarray) -> list[dict[str, Any]]:
+        """Of each group the best and the worst rollout, mixed groups first, as plain data.
+
+        Args:
+          batch: rollouts ``[P, G, T]`` of held-out prompts, on the host.
+          credit: theirs.
+          idle: groups that teach nothing, ``[P]``.
+        """
         token_mask = batch.signals.get("token_mask", batch.action_mask)
-        batch, credit, token_mask, idle = mesh_lib.to_host((batch, credit, token_mask, self.idle(batch)))
         count = min(batch.batch_shape[0], self.task.eval_size)
         limit, prompt_length = self.config.log.rollouts, getattr(self.task, "prompt_length", 0)
         shown = []
@@ -527,18 +559,29 @@ class _Run:
         return Result(self.step, True, self._last_row())
 
     def _close(self, state: state_lib.TrainState) -> None:
-        """Writes `rollouts.json`, `report.html` and, when all else is there, `result.json`."""
         shown = self.programs.sample_rollouts(state, self.step)
         if jax.process_index() == 0:
-            (self.workdir / "rollouts.json").write_text(json.dumps(shown, ensure_ascii=False, indent=1))
-            from creditjax.report import write_report
-
-            report = write_report(self.workdir)
-            last = {name: x for name, x in self._last_row().items() if name not in ("step", *WALL_CLOCK)}
-            result = {"step": self.step, "metrics": last}
-            metrics_lib.replace_text(self.workdir / "result.json", json.dumps(result, indent=2) + "\n")
+            report = close(self.workdir, self.step, shown)
             self.console.say(f"{self.workdir}: finished after {self.step} steps; report: {report}")
         _barrier("report")
+
+
+def close(workdir: pathlib.Path, step: int, shown: Sequence[Mapping[str, Any]]) -> pathlib.Path:
+    """Writes `rollouts.json`, `report.html` and, when all else is there, `result.json`; returns the report's path.
+
+    Args:
+      workdir: of a run that has all its rows.
+      step: of the last one.
+      shown: rollouts for the report, see :meth:`Programs.shown`.
+    """
+    (workdir / "rollouts.json").write_text(json.dumps(shown, ensure_ascii=False, indent=1))
+    from creditjax.report import write_report
+
+    report = write_report(workdir)
+    rows = metrics_lib.read_rows(workdir / "metrics.jsonl")
+    last = {name: x for name, x in (rows[-1] if rows else {}).items() if name not in ("step", *WALL_CLOCK)}
+    metrics_lib.replace_text(workdir / "result.json", json.dumps({"step": step, "metrics": last}, indent=2) + "\n")
+    return report
 
 
 class _StopFlag:

@@ -33,6 +33,11 @@ class Stream(enum.IntEnum):
     EDITS = 6
 
 
+def run_key(seed: int) -> Array:
+    """The raw data of a run's key, uint32."""
+    return jax.random.key_data(jax.random.key(seed))
+
+
 def stream_key(key: Array, stream: Stream, step: int | Array = 0) -> Array:
     """The key of one use of randomness at one step, from the raw data of the run's key."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.wrap_key_data(key), int(stream)), step)
@@ -47,7 +52,7 @@ class TrainState:
       params: the policy's parameters.
       opt_state: the optimiser's state.
       step: i32, finished steps of the whole run, warm start included.
-      key: uint32, raw data of the run's PRNG key. .
+      key: uint32, raw data of the run's PRNG key.
       cursor: i32, index of the next training prompt.
       best: f32, best held-out score so far, -inf before the first evaluation.
       baseline: f32 ``[2]``, sum and weight of the moving average of outcomes (`running_baseline` is their ratio).
@@ -75,7 +80,7 @@ class TrainState:
 def create(
     policy: Policy,
     optimizer: optax.GradientTransformation,
-    seed: int,
+    key: Array,
     with_reference: bool = False,
     make_reward_model: Callable[[Params], dict[str, Any]] | None = None,
     make_buffer: Callable[[], ReplayBuffer] | None = None,
@@ -85,13 +90,12 @@ def create(
     Args:
       policy: the family.
       optimizer: of the policy.
-      seed: of everything random.
+      key: of everything random, see :func:`run_key`.
       with_reference: whether a frozen reference is kept.
       make_reward_model: makes a process-reward model before its first update, and its optimiser's state, from the
         policy's parameters; it is then kept too.
       make_buffer: makes an empty replay buffer, which is then kept too.
     """
-    key = jax.random.key_data(jax.random.key(seed))
     params = policy.init(stream_key(key, Stream.INIT))
     return TrainState(
         params=params,
@@ -139,7 +143,9 @@ def abstract_state(
     make_buffer: Callable[[], ReplayBuffer] | None = None,
 ) -> TrainState:
     """Shapes, dtypes and shardings of a state, without making one: what a checkpoint is restored into."""
-    shapes = jax.eval_shape(lambda: create(policy, optimizer, 0, with_reference, reward_optimizer, make_buffer))
+    shapes = jax.eval_shape(
+        lambda: create(policy, optimizer, run_key(0), with_reference, reward_optimizer, make_buffer)
+    )
     places = state_shardings(mesh, shapes)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places)
 
@@ -157,5 +163,6 @@ def init_state(
     places = jax.tree.map(
         lambda x: x.sharding, abstract_state(mesh, policy, optimizer, with_reference, reward_optimizer, make_buffer)
     )
-    make = lambda: create(policy, optimizer, seed, with_reference, reward_optimizer, make_buffer)  # noqa: E731
+    key = run_key(seed)
+    make = lambda: create(policy, optimizer, key, with_reference, reward_optimizer, make_buffer)  # noqa: E731
     return jax.jit(make, out_shardings=places)()

@@ -95,7 +95,7 @@ def test_token_mean_is_exact_over_micro_batches_of_unequal_length():
             Scale(), optimizer_of_rate(1.0), step_lib.Sampling(), step_lib.Plan(micro_batches=parts),
             mesh_lib.make_mesh({"data": 1}, jax.devices()[:1]),
         )  # fmt: skip
-        state = state_lib.create(Scale(), learner.optimizer, 0)
+        state = state_lib.create(Scale(), learner.optimizer, state_lib.run_key(0))
         after, metrics = learner.learn(state, batch, credit, clipped_surrogate(aggregation="token_mean"))
         gradients.append(float(state.params["scale"] - after.params["scale"]))
         np.testing.assert_allclose(metrics["loss"][0], 1.8, rtol=1e-6)

@@ -35,6 +35,10 @@ DOCS = [
 ]
 # The commands for files of rollouts, and Parquet; older pyarrow could be made to unpickle what a file holds.
 INTEROP = ["absl-py>=2.1", "pyarrow>=17"]
+# `experiments.sweep --backend=...`; manifests for GKE are YAML.
+RAY = ["ray>=2.40"]
+SLURM = ["submitit>=1.5"]
+GKE = ["pyyaml>=6.0"]
 COMMANDS = {
     "creditjax-inspect": "creditjax.report.inspect_command",
     "creditjax-convert": "creditjax.interop.convert_command",
@@ -48,7 +52,12 @@ EXTRAS = {
     "test": [
         *DOCS,
         *INTEROP,
+        *RAY,
+        *SLURM,
+        *GKE,
         "hypothesis>=6.100",
+        # The schema of JobSets.
+        "kubeflow-trainer-api>=2.0",
         "mypy>=1.10",
         "optax>=0.2.5",
         "pytest>=8",
@@ -60,6 +69,9 @@ EXTRAS = {
     # `experiments.report`: pictures and a Parquet table.
     "report": ["matplotlib>=3.9", "pyarrow>=17"],
     "interop": INTEROP,
+    "ray": RAY,
+    "slurm": SLURM,
+    "gke": GKE,
 }
 EXTRAS["all"] = sorted({requirement for group in EXTRAS.values() for requirement in group})
 

@@ -25,15 +25,19 @@ def command(store, *more):
     ]  # fmt: skip
 
 
-def sweep(root, chosen, *more, parallel=1, retries=1, stop=None, stream=sys.stderr):
+def sweep(root, chosen, *more, parallel=1, retries=1, stop=None, stream=sys.stderr, backend=None):
     """The states at the end; results.jsonl is written."""
     store = Store(root)
     view = table.Table(chosen, store, stream)
     with store.alone():
-        backend = Local(parallel)
+        backend = backend or Local(parallel)
         states = runner.run(chosen, store, backend, command(store, *more), view, retries, stop, interval=0.02)
         store.write_results(chosen)
     return states
+
+
+def results(root):
+    return (root / "results.jsonl").read_bytes()
 
 
 def start(root, count, parallel, *more, die_at=0):

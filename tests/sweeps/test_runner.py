@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from sweep_cases import said, start, sweep, trials
+from sweep_cases import results, said, start, sweep, trials
 
 from creditjax.sweeps import local, runner, table
 from creditjax.sweeps.store import Busy, Store
@@ -25,10 +25,6 @@ def wait_for(what, process=None):
         assert time.monotonic() < end and (process is None or process.is_alive()), what
         time.sleep(0.01)
     return found
-
-
-def results(root):
-    return (root / "results.jsonl").read_bytes()
 
 
 def finished(root):
